@@ -33,11 +33,10 @@ from fanfold.workspace.layout import folders_above, remote_name
 from fanfold.workspace.seal import chain_key, is_keyed, require_ours
 
 if TYPE_CHECKING:
-    from fanfold.agents.backend import Backend, SessionRequest
+    from fanfold.agents.backend import Backend, SessionRequest, Tools
     from fanfold.agents.permissions import Ask
     from fanfold.agents.redaction import Redactor
     from fanfold.agents.roles import Registry
-    from fanfold.agents.tools.toolbox import Tools
     from fanfold.api.run_options import Options
     from fanfold.api.system import ClusterStatus
     from fanfold.api.workers import WorkerRow

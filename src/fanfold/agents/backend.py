@@ -12,6 +12,7 @@ Rules
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from itertools import count
@@ -24,9 +25,11 @@ from fanfold.agents.entries import Entry, News, SavedTree
 from fanfold.agents.instructions import with_limits
 from fanfold.agents.role import Role
 from fanfold.agents.spending import UNLIMITED, Account
-from fanfold.errors import WorldError
+from fanfold.agents.tool_names import ROOT_TOOLS, ToolSpec
+from fanfold.errors import FanfoldError, WorldError
 from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.plan import JSON
+from fanfold.language.json_text import misfits, with_text_only
 
 if TYPE_CHECKING:
     import asyncio
@@ -318,3 +321,87 @@ class ToolFailed(SessionFailed):
     def refused(self) -> bool:
         """True if the call was denied, as opposed to impossible."""
         return self.failure.kind in ("permission", "violation")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The tools of a session, and how an agent's calls reach them
+
+MAX_CRASH_CHARS = 400
+_log = logging.getLogger(__name__)
+
+
+class Tools(Protocol):
+    """The tools of one session, which are offered to its agent.
+
+    Rules
+    * A toolbox knows its session's folder, posture and write-set, and nothing about the run. The caller that
+      runs the session creates it; an agent only names tools.
+    * A tool that cannot do what was requested raises `ToolFailed`. Class `tool` is a result for the agent,
+      which can try something else. `permission` and `violation` are refusals: nothing was changed.
+    """
+
+    async def open(self) -> None:
+        """Prepare the tools; raise `SessionFailed` if a tool that the role names is unavailable."""
+        ...
+
+    async def aclose(self) -> None:
+        """Release everything that `open` started, even if it failed. Nothing is left when this returns."""
+        ...
+
+    def offered(self) -> Sequence[ToolSpec]:
+        """Return the tools of this session, always in the same order."""
+        ...
+
+    def mutates(self, name: str) -> bool:
+        """Return whether running a call twice could differ from running it once; true for unknown tools."""
+        ...
+
+    async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
+        """Call a tool and return its result as a JSON value; raises `ToolFailed`."""
+        ...
+
+
+class ToolsAround:
+    """Wraps other tools unchanged; subclasses add behavior before or after a call."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+
+    async def open(self) -> None:
+        await self._tools.open()
+
+    async def aclose(self) -> None:
+        await self._tools.aclose()
+
+    def offered(self) -> Sequence[ToolSpec]:
+        return self._tools.offered()
+
+    def mutates(self, name: str) -> bool:
+        return self._tools.mutates(name)
+
+    async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
+        return await self._tools.call(name, args)
+
+
+def wrong_call(tools: Tools, name: str, args: JSON) -> str:
+    """Return the problem with a call before it runs: an unknown tool or invalid arguments; empty if none."""
+    offered = {tool.name: tool for tool in tools.offered()}
+    if name not in offered and name in ROOT_TOOLS:
+        return ""  # the tool exists, and the call reports who can use it
+    if name not in offered:
+        return f'there is no tool "{name}" here; there are {", ".join(offered) or "none"}'
+    if not isinstance(args, dict):
+        return "the arguments are not a JSON object"
+    return misfits(offered[name].schema, args)
+
+
+async def use(tools: Tools, name: str, args: Mapping[str, Any]) -> JSON:
+    """Call a tool for an agent; any error inside it becomes a `ToolFailed`."""
+    try:
+        return with_text_only(await tools.call(name, args))  # a result can contain file names
+    except FanfoldError:
+        raise
+    except Exception as error:
+        _log.exception("the tool %s crashed", name)
+        message = f"{name} broke: {type(error).__name__}: {str(error)[:MAX_CRASH_CHARS]}"
+        raise ToolFailed("tool", "tool.crashed", message, "try it with other arguments") from error

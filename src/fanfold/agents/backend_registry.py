@@ -23,9 +23,8 @@ from fanfold.agents.role import Role
 from fanfold.errors import AuthorError, FanfoldError
 
 if TYPE_CHECKING:
-    from fanfold.agents.backend import AgentPrograms, Backend, SessionRequest
+    from fanfold.agents.backend import AgentPrograms, Backend, SessionRequest, Tools
     from fanfold.agents.redaction import Redactor
-    from fanfold.agents.tools.toolbox import Tools
 
 MODEL = "model"
 SCRIPTED = "scripted"

@@ -21,7 +21,15 @@ from typing import Any
 
 from msgspec import structs
 
-from fanfold.agents.backend import Backend, Progress, Record, SessionFailed, SessionRequest, SessionResult
+from fanfold.agents.backend import (
+    Backend,
+    Progress,
+    Record,
+    SessionFailed,
+    SessionRequest,
+    SessionResult,
+    Tools,
+)
 from fanfold.agents.entries import (
     E,
     Entry,
@@ -36,7 +44,7 @@ from fanfold.agents.entries import (
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.role import DEFAULT_MODEL, Role, Stage, for_stage, inside
 from fanfold.agents.role_tools import fill
-from fanfold.agents.tools.toolbox import Tools, run_call
+from fanfold.agents.tools.toolbox import run_call
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.plan import JSON
 from fanfold.language.json_text import as_text

@@ -20,7 +20,17 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, Struct, structs
 from msgspec.structs import replace
 
-from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult, ToolFailed
+from fanfold.agents.backend import (
+    Progress,
+    Record,
+    SessionFailed,
+    SessionRequest,
+    SessionResult,
+    ToolFailed,
+    Tools,
+    use,
+    wrong_call,
+)
 from fanfold.agents.backend_registry import SCRIPTED, BackendSetup
 from fanfold.agents.entries import (
     Entry,
@@ -32,7 +42,6 @@ from fanfold.agents.entries import (
     calling,
     since_last_input,
 )
-from fanfold.agents.tools.toolbox import Tools, use, wrong_call
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import FAILURE_CLASSES, MOST_SPENT, NOTHING_SPENT, Failure, Usage
 from fanfold.language import tree
@@ -43,7 +52,7 @@ from fanfold.language.tree import Node, Scalar, plain
 from fanfold.language.yaml_text import TextFormat, parse_yaml
 
 if TYPE_CHECKING:
-    from fanfold.agents.tools.toolbox import Tools
+    from fanfold.agents.backend import Tools
 
 # -----------------------------------------------------------------------------------------------------------
 # The actions of a scripted agent in one attempt, and their format in a script.

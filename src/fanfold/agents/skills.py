@@ -27,10 +27,9 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from fanfold.agents.backend import ToolFailed
+from fanfold.agents.backend import ToolFailed, Tools, ToolsAround
 from fanfold.agents.role import Skill
 from fanfold.agents.tool_names import ToolSpec, object_schema, text_schema
-from fanfold.agents.tools.toolbox import Tools, ToolsAround
 from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.plan import JSON
 from fanfold.language.diagnostics import nearest

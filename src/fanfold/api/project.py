@@ -21,11 +21,10 @@ from fanfold.errors import FanfoldError, WorldError
 from fanfold.workspace.seal import claim, list_adopted, note_keyed
 
 if TYPE_CHECKING:
-    from fanfold.agents.backend import SessionRequest
+    from fanfold.agents.backend import SessionRequest, Tools
     from fanfold.agents.backend_registry import BackendRegistry
     from fanfold.agents.permissions import Ask
     from fanfold.agents.roles import Registry
-    from fanfold.agents.tools.toolbox import Tools
     from fanfold.engine.run_tree import KeptTrees, RunTree
     from fanfold.kernel.events import LimitsRaised
     from fanfold.kernel.plan import Plan

@@ -16,10 +16,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from fanfold.agents.backend import SessionRequest, ToolFailed
+from fanfold.agents.backend import SessionRequest, ToolFailed, Tools, ToolsAround
 from fanfold.agents.permissions import Action, Ask
 from fanfold.agents.tool_names import ToolSpec
-from fanfold.agents.tools.toolbox import Tools, ToolsAround
 from fanfold.api import subagents
 from fanfold.api.agent_tools import (
     DryRunFlag,

@@ -38,8 +38,8 @@ from fanfold.steps.order import Job, NeededAgreement, Order, Outcome
 from fanfold.steps.step_type import Execution, type_of
 
 if TYPE_CHECKING:
+    from fanfold.agents.backend import Tools
     from fanfold.agents.tools.files import FileTools
-    from fanfold.agents.tools.toolbox import Tools
     from fanfold.engine.run_tree import RunTree
 
 FILE_TOOLS = frozenset(
@@ -327,7 +327,7 @@ class CassetteBackend:
 
 async def _call(tools: Tools, name: str, call: CallRecord, *, is_ours: bool) -> ToolResult:
     """Carry out a recorded call if it is one of the file tools; otherwise return its recorded result."""
-    from fanfold.agents.tools.toolbox import use, wrong_call
+    from fanfold.agents.backend import use, wrong_call
 
     args = call.args if isinstance(call.args, dict) else {}
     offered = call.tool in FILE_TOOLS or any(spec.name == call.tool for spec in tools.offered())

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import msgspec
 from msgspec import structs
 
-from fanfold.agents.backend import SessionRequest, ToolFailed
+from fanfold.agents.backend import SessionRequest, ToolFailed, ToolsAround
 from fanfold.agents.permissions import Action, PermissionDenied, Permissions
-from fanfold.agents.tools.toolbox import Runner, SessionTools, ToolsAround
 from fanfold.kernel.paths import escape
 from fanfold.kernel.plan import JSON
 from fanfold.sessions.processes import finish_despite_cancel
@@ -43,9 +42,9 @@ from fanfold.workspace.merge import MergeResult
 from fanfold.workspace.workspaces import MERGED
 
 if TYPE_CHECKING:
-    from fanfold.agents.backend import AgentHome, NetworkReach, SandboxRequest
+    from fanfold.agents.backend import AgentHome, NetworkReach, SandboxRequest, Tools
     from fanfold.agents.permissions import Ask, Grants, Permissions, StoredGrants
-    from fanfold.agents.tools.toolbox import Runner, SessionTools, Tools
+    from fanfold.agents.tools.toolbox import Runner, SessionTools
     from fanfold.sessions.processes import ExitStatus
     from fanfold.store.search import Search
 
@@ -302,7 +301,7 @@ def _environment(program: Path) -> list[Path]:
 
 Note: TypeAlias = Callable[[str, Merge | SandboxUse], None]
 """Records an event for the log of a run."""
-MakeTools: TypeAlias = Callable[[SessionRequest, Permissions, Runner | None], SessionTools]
+MakeTools: TypeAlias = "Callable[[SessionRequest, Permissions, Runner | None], SessionTools]"
 _COMMAND = "run_command"
 
 

@@ -31,6 +31,7 @@ from fanfold.agents.backend import (
     SessionFailed,
     SessionRequest,
     SessionResult,
+    Tools,
     UserQuestion,
     is_cancelled,
 )
@@ -77,7 +78,7 @@ from fanfold.agents.models.requests import ModelClient, Patience, TooLong, check
 from fanfold.agents.providers import OPENAI, Access
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.role import Role
-from fanfold.agents.tools.toolbox import InstructedTools, SessionTools, Tools, run_call
+from fanfold.agents.tools.toolbox import InstructedTools, SessionTools, run_call
 from fanfold.kernel.events import Failure
 from fanfold.kernel.plan import JSON
 from fanfold.language.json_text import aside

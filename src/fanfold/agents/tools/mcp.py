@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
     from mcp.types import CallToolResult, JSONRPCMessage, RequestId, Tool
 
-    from fanfold.agents.tools.toolbox import Tools
+    from fanfold.agents.backend import Tools
 
 # -----------------------------------------------------------------------------------------------------------
 # The messages of an MCP server that is a program: one JSON value per line, on its stdin and stdout.

@@ -16,7 +16,6 @@ Rules
 
 from __future__ import annotations
 
-import logging
 import secrets
 import shlex
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -28,7 +27,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 from msgspec import structs
 
-from fanfold.agents.backend import Progress, SessionRequest, ToolFailed
+from fanfold.agents.backend import Progress, SessionRequest, ToolFailed, Tools, ToolsAround, use, wrong_call
 from fanfold.agents.entries import ToolCall, ToolError, ToolResult, calling
 from fanfold.agents.instructions import MAX_BYTES, above, point_to
 from fanfold.agents.permissions import Action, PermissionDenied, Permissions, Posture
@@ -48,95 +47,16 @@ from fanfold.agents.tools.files import TOOLS as FILE_TOOLS
 from fanfold.agents.tools.files import ArtifactFiles, FileTools, PublishedFiles
 from fanfold.errors import FanfoldError
 from fanfold.kernel.plan import JSON
-from fanfold.language.json_text import aside, misfits, read_json, with_text_only
+from fanfold.language.json_text import aside, read_json
 from fanfold.language.terminal import shorten, shorten_middle
 
 READ_BYTES = 32 * 1024
 """How much of a file a model gets by default. The model pays for every byte, and in each turn again."""
 
-MAX_CRASH_CHARS = 400
-_log = logging.getLogger(__name__)
 
 Call: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[JSON]]
 Query: TypeAlias = Callable[[SessionRequest, str, int], Awaitable[JSON]]
 """Searches the outputs of a session's own run: request, query text, number of hits."""
-
-
-class Tools(Protocol):
-    """The tools of one session, which are offered to its agent.
-
-    Rules
-    * A toolbox knows its session's folder, posture and write-set, and nothing about the run. The caller that
-      runs the session creates it; an agent only names tools.
-    * A tool that cannot do what was requested raises `ToolFailed`. Class `tool` is a result for the agent,
-      which can try something else. `permission` and `violation` are refusals: nothing was changed.
-    """
-
-    async def open(self) -> None:
-        """Prepare the tools; raise `SessionFailed` if a tool that the role names is unavailable."""
-        ...
-
-    async def aclose(self) -> None:
-        """Release everything that `open` started, even if it failed. Nothing is left when this returns."""
-        ...
-
-    def offered(self) -> Sequence[ToolSpec]:
-        """Return the tools of this session, always in the same order."""
-        ...
-
-    def mutates(self, name: str) -> bool:
-        """Return whether running a call twice could differ from running it once; true for unknown tools."""
-        ...
-
-    async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
-        """Call a tool and return its result as a JSON value; raises `ToolFailed`."""
-        ...
-
-
-class ToolsAround:
-    """Wraps other tools unchanged; subclasses add behavior before or after a call."""
-
-    def __init__(self, tools: Tools) -> None:
-        self._tools = tools
-
-    async def open(self) -> None:
-        await self._tools.open()
-
-    async def aclose(self) -> None:
-        await self._tools.aclose()
-
-    def offered(self) -> Sequence[ToolSpec]:
-        return self._tools.offered()
-
-    def mutates(self, name: str) -> bool:
-        return self._tools.mutates(name)
-
-    async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
-        return await self._tools.call(name, args)
-
-
-def wrong_call(tools: Tools, name: str, args: JSON) -> str:
-    """Return the problem with a call before it runs: an unknown tool or invalid arguments; empty if none."""
-    offered = {offered_tool.name: offered_tool for offered_tool in tools.offered()}
-    if name not in offered and name in ROOT_TOOLS:
-        return ""  # the tool exists, and the call reports who can use it
-    if name not in offered:
-        return f'there is no tool "{name}" here; there are {", ".join(offered) or "none"}'
-    if not isinstance(args, dict):
-        return "the arguments are not a JSON object"
-    return misfits(offered[name].schema, args)
-
-
-async def use(tools: Tools, name: str, args: Mapping[str, Any]) -> JSON:
-    """Call a tool for an agent; any error inside it becomes a `ToolFailed`."""
-    try:
-        return with_text_only(await tools.call(name, args))  # a result can contain file names
-    except FanfoldError:
-        raise
-    except Exception as error:
-        _log.exception("the tool %s crashed", name)
-        message = f"{name} broke: {type(error).__name__}: {str(error)[:MAX_CRASH_CHARS]}"
-        raise ToolFailed("tool", "tool.crashed", message, "try it with other arguments") from error
 
 
 async def run_call(
