@@ -435,7 +435,7 @@ def _nothing(found: ResolvedRun, top: Node | None) -> NotFoundError:
         hint = f"fanfold diff {run} shows what its steps changed"
     whose = f"run {run}" if top is None else shown_path(found.run, top)
     if tree.frozen().tree:
-        hint = "the run changed a tree of its own; take back with git what fanfold pull merged here"
+        hint = f"the run changed its own tree; revert with git what fanfold pull {run} merged here"
     elif top is not None and not isinstance(top, Composite) and top.step.workspace_mode == "shared":
         hint = "it works in the project itself, so there is no merge to revert"
     return NotFoundError(

@@ -35,6 +35,9 @@ ABOUT = {
     "api/tool_registry.py: fanfold watch {}": "a note in a chat while the run goes on in it",
     "api/changes.py: fanfold pull {}": "needs a cluster: tests/cluster/test_workspaces.py pulls again",
     "api/workers.py: start fanfold worker --runs-on {}": "needs a cluster: tests/cluster/test_status.py",
+    "api/workers.py: drives runs: start fanfold worker": "needs a cluster",
+    "cli/run.py: fanfold cluster status": "needs a cluster",
+    "cli/run.py: the workers continue the run": "needs a cluster",
     "cluster/status.py: start fanfold worker{}": "needs a cluster: tests/cluster/test_status.py starts one",
 }
 """Texts that name a command and do not tell anybody to run it, and what they are instead."""
