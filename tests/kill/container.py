@@ -48,7 +48,7 @@ class WatchedStore(KeyedStore):
 
     def acquire(self, root: str, owner: ProcessIdentity | None = None) -> Lease:
         lease = super().acquire(root, owner)
-        rows = self.reader().execute("SELECT heartbeat_at FROM leases WHERE root = ?", (root,))
+        rows = self._connections.reader().execute("SELECT heartbeat_at FROM leases WHERE root = ?", (root,))
         self.journal.note(rows.get, "took", lease)
         held.set(lease)
         return lease
