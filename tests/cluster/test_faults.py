@@ -393,10 +393,10 @@ def test_a_secret_of_one_worker_reaches_no_service_other_worker_or_log(
 
 LARGE = """
 name: large
-limits: {max_concurrency: 16}
+limits: {max_concurrency: 16, max_steps: 10000}
 output: "{{steps.count.output.n}}"
 steps:
-  - {id: each, for_each: "lists.range(COUNT)", handler: "hand:work", inputs: {i: "{{item}}"}}
+  - {id: each, for_each: "lists.range(COUNT)", max_items: COUNT, handler: "hand:work", inputs: {i: "{{item}}"}}
   - {id: count, set: {n: "size(steps.each.output)"}, depends_on: [each]}
 """
 

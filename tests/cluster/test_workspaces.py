@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from fanfold.store.address import PostgresAddress
 from tests.cluster.workers import TEMPORAL, Cluster, until
 from tests.work import PATIENCE_S
+from tools.postgresql import PostgresServer
 
 pytestmark = [
     pytest.mark.full,
@@ -152,23 +154,28 @@ def test_a_writer_on_a_worker_without_a_checkout_changes_the_folder_when_the_run
     assert [one.name for one in (cluster.project.parent / "one" / "empty").iterdir()] == [".fanfold"]
 
 
-def test_eight_writers_on_three_workers_give_the_tree_that_one_process_gives(
-    cluster: Cluster, tmp_path: Path
+def test_eight_writers_on_four_workers_give_the_tree_that_one_process_gives(
+    cluster: Cluster, server: PostgresServer, tmp_path: Path
 ):
+    """With CLUSTER_TEST=all among 5,000 files."""
     for number in range(8):
         for folder in ("src", "gone"):
             (cluster.project / folder).mkdir(exist_ok=True)
         (cluster.project / f"src/f{number}.txt").write_text(f"old {number}\n")
         (cluster.project / f"gone/{number}.txt").write_text("old\n")
     (cluster.project / "gone/kept.txt").write_text("kept\n")
+    for number in range(5_000 if os.environ.get("CLUSTER_TEST") == "all" else 50):
+        file = cluster.project / f"lib/part{number % 50}/{number}.txt"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"line of {number}\n" * 50)
     (cluster.project / "hand.py").write_text(HAND)
     (cluster.project / "script.yaml").write_text(script_of_eight())
     (cluster.project / "recipe.yaml").write_text(EIGHT)
     home = tmp_path / "alone"
     home.mkdir()
     output, files = run_embedded(cluster.project, home)
-    for name in ("one", "two", "three"):
-        cluster.start(name, "--slots", "3", apart=True)
+    for name in ("one", "two", "three", "four"):
+        cluster.start(name, "--slots", "2", apart=True)
     done = start_foreground(cluster, EIGHT, script_of_eight())
     assert (done.returncode, done.stdout) == (0, output), done.stderr
     assert files_of(cluster.project) == files
@@ -177,6 +184,10 @@ def test_eight_writers_on_three_workers_give_the_tree_that_one_process_gives(
     sent = [one["data"] for one in cluster.events("last") if one["data"].get("what") == "merge"]
     assert len(sent) == 10
     assert all(one["tree"] and one["packs"] for one in sent)
+    store = PostgresAddress(url=server.url, project=tmp_path.name).open()
+    parts = [[part for pack in one["packs"] for part in pack["parts"]] for one in sent]
+    assert max(sum(len(store.blob(part)) for part in each) for each in parts) <= 64 * 1024
+    store.close()
 
 
 def test_pull_merges_into_the_folder_and_a_conflict_is_data_and_changes_nothing(cluster: Cluster):
