@@ -396,7 +396,8 @@ name: large
 limits: {max_concurrency: 16, max_steps: 10000}
 output: "{{steps.count.output.n}}"
 steps:
-  - {id: each, for_each: "lists.range(COUNT)", max_items: COUNT, handler: "hand:work", inputs: {i: "{{item}}"}}
+  - {id: each, for_each: "lists.range(COUNT)", max_items: COUNT, handler: "hand:work",
+     inputs: {i: "{{item}}"}}
   - {id: count, set: {n: "size(steps.each.output)"}, depends_on: [each]}
 """
 
