@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from fanfold.kernel.state import EVENT_WORDS
 from fanfold.store.address import PostgresAddress
 from fanfold.store.protocol import Store
 from tests.cluster.relays import Relay
@@ -271,8 +272,12 @@ def run_through(cluster: Cluster, gated: GatedRun, partition: Partition, fault: 
 
 def recorded(store: Store, run: str, word: str) -> int:
     """How many events of a run tree have a status or kind."""
-    data = [one.data for one in store.tree(run)]
-    return sum(word in (one.get("status"), one.get("kind")) for one in data if isinstance(one, dict))
+    data = [one.data for one in store.tree(run) if isinstance(one.data, dict)]
+    statuses = [one.get("status", "") for one in data]
+    return sum(
+        word in (EVENT_WORDS.get(status, status), one.get("kind"))
+        for one, status in zip(data, statuses, strict=True)
+    )
 
 
 def is_calling(store: Store, run: str) -> bool:
