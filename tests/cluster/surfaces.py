@@ -1,12 +1,14 @@
 """The suites of commands, console and MCP on a cluster: `pytest -p tests.cluster.surfaces TESTS`.
 
 Every test gets a project in PostgreSQL and a worker of that project, with a home of its own and no checkout.
-A module whose server is shared by its tests shares them too.
+The tests of `tests/server` share a server, and so they share one project and its worker.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,35 +17,46 @@ from uuid import uuid4
 import pytest
 
 from fanfold.store.address import PostgresAddress
-from tests.cluster.workers import Cluster, temporal_server
+from tests.cluster.workers import Cluster, TemporalServer
 from tools.postgresql import PostgresServer
 
+_servers: list[PostgresServer | TemporalServer] = []
 
-@pytest.fixture(scope="session")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """The addresses of PostgreSQL and Temporal."""
+
+def pytest_sessionstart() -> None:
+    """Start the services before the first test, which may not change the environment of the others."""
     server = PostgresServer()
+    temporal = TemporalServer(Path(tempfile.mkdtemp(prefix="fanfold-surfaces-")))
+    _servers.extend((server, temporal))
     PostgresAddress(url=server.url, project="none").init()
-    with temporal_server(tmp_path_factory.mktemp("temporal")) as temporal:
-        yield server.url, temporal
-    server.remove()
+    os.environ |= {
+        "FANFOLD_STORE": server.url,
+        "FANFOLD_TEMPORAL": temporal.address,
+        "FANFOLD_HEARTBEAT_S": "5",
+        "FANFOLD_PROJECT": "shared",
+    }
+
+
+def pytest_sessionfinish() -> None:
+    while _servers:
+        one = _servers.pop()
+        if isinstance(one, PostgresServer):
+            one.remove()
+        else:
+            one.stop()
+            shutil.rmtree(one.data.parent, ignore_errors=True)
 
 
 @contextmanager
-def project_of_a_cluster(folder: Path, store: str, temporal: str) -> Iterator[None]:
-    """Inside this block, commands use a project of its own in the cluster, and a worker serves it."""
-    named = {"FANFOLD_STORE": store, "FANFOLD_TEMPORAL": temporal, "FANFOLD_HEARTBEAT_S": "5"}
-    named["FANFOLD_PROJECT"] = uuid4().hex
-    cluster = Cluster(folder, temporal)
-    cluster.environment |= named
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in named.items():
-            patch.setenv(name, value)
-        cluster.start("worker", "--slots", "16", apart=True)
-        try:
-            yield
-        finally:
-            cluster.stop()
+def worker_of_a_project(folder: Path) -> Iterator[None]:
+    """Inside this block, a worker serves the project that the environment names."""
+    cluster = Cluster(folder, os.environ["FANFOLD_TEMPORAL"])
+    cluster.environment |= {name: value for name, value in os.environ.items() if name.startswith("FANFOLD_")}
+    cluster.start("worker", "--slots", "16", apart=True)
+    try:
+        yield
+    finally:
+        cluster.stop()
 
 
 def is_shared(request: pytest.FixtureRequest) -> bool:
@@ -51,22 +64,25 @@ def is_shared(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster_of_module(
-    request: pytest.FixtureRequest, services: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
+def worker_of_module(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
     if not is_shared(request):
         yield
         return
-    with project_of_a_cluster(tmp_path_factory.mktemp("cluster"), *services):
+    with worker_of_a_project(tmp_path_factory.mktemp("cluster")):
         yield
 
 
 @pytest.fixture(autouse=True)
-def cluster_of_test(
-    request: pytest.FixtureRequest, services: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
+def worker_of_test(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[None]:
     if is_shared(request):
         yield
         return
-    with project_of_a_cluster(tmp_path_factory.mktemp("cluster"), *services):
+    monkeypatch.setenv("FANFOLD_PROJECT", uuid4().hex)
+    with worker_of_a_project(tmp_path_factory.mktemp("cluster")):
         yield
