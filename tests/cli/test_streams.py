@@ -7,7 +7,6 @@ import pty
 import subprocess
 import sys
 import termios
-import time
 
 import pytest
 
@@ -83,21 +82,36 @@ def test_a_run_whose_terminal_is_stopped_goes_on_to_its_end(fanfold, run_two):
     os.close(here)
 
 
-def test_a_reader_that_comes_late_is_told_what_it_missed_and_the_newest(project, background, until):
+WAITS = """import time
+from pathlib import Path
+
+
+def wait(file: str) -> str:
+    while not Path(file).exists():
+        time.sleep(0.05)
+    return "done"
+"""
+
+
+def test_a_reader_that_comes_late_is_told_what_it_missed_and_the_newest(
+    project, background, until, tmp_path_factory
+):
     (project / "many.yaml").write_text(
         "name: many\nsteps:\n"
         "  - {id: each, for_each: inputs.names, agent: explorer, prompt: x}\n"
-        "  - {id: last, agent: explorer, prompt: x, depends_on: [each]}\n"
-        "inputs: [{name: names, type: array, required: true}]\n"
+        "  - {id: last, handler: 'waits:wait', inputs: {file: '{{inputs.file}}'}, depends_on: [each]}\n"
+        "inputs: [{name: names, type: array, required: true}, {name: file, required: true}]\n"
     )
-    (project / "script.yaml").write_text("default: ok\nsteps: {last: {output: done, delay_ms: 6000}}\n")
+    (project / "waits.py").write_text(WAITS)
+    (project / "script.yaml").write_text("default: ok\n")
+    read = tmp_path_factory.mktemp("reader") / "reads"
     names = [f"{number} {'long ' * 12}" for number in range(450)]
-    (project / "names.json").write_text(json.dumps({"names": names}))
+    (project / "names.json").write_text(json.dumps({"names": names, "file": str(read)}))
     options = ("--inputs", "names.json", "--script", "script.yaml", "--yes", "--max-agents", "500")
     process = background("run", "many.yaml", *options)
     fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, 4_096)
     until(lambda run: run["steps"].get("last", {}).get("status") == "running")
-    time.sleep(2)  # this reader is late
+    read.touch()  # the step ends only after the reader begins, however late it is
     out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (0, b"done\n"), err
     lines = err.decode().splitlines()
