@@ -12,7 +12,7 @@ let last = "";
 const doing = new Map();
 
 /** @param {unknown} message */
-function tell(message) {
+function broadcast(message) {
   for (const tab of tabs) tab.postMessage(message);
 }
 
@@ -21,7 +21,7 @@ function become(next) {
   if (state === next && next !== "refused") return; // why it is may have changed
   if (state === "opening" || state === "live" || next === "live") since = Date.now();
   state = next;
-  tell({ type: "state", state, since });
+  broadcast({ type: "state", state, since });
 }
 
 function openStream() {
@@ -41,7 +41,7 @@ function openStream() {
       if (event.lastEventId) last = event.lastEventId;
       const message = { type, data: JSON.parse(event.data) };
       remember(message);
-      tell(message);
+      broadcast(message);
     });
 }
 

@@ -40,7 +40,7 @@ function receive(message) {
     const { [`${run_id}:${path}`]: _before, ...others } = activity.peek();
     activity.value = words ? { ...others, [`${run_id}:${path}`]: message.data } : others;
   } else if (message.type === "hello") {
-    activity.value = {}; // a stream that begins tells of everybody who is at work
+    activity.value = {}; // a new stream sends the activity of every running session
   }
 }
 
