@@ -174,6 +174,7 @@ def test_explain_check_and_the_console_name_the_worker_of_each_step(cluster: Clu
     assert advice in cluster.fanfold("check", "recipe.yaml").stderr
     foreseen = json.loads(cluster.ok("run", "recipe.yaml", "--dry-run", "--json"))
     assert advice in foreseen["warnings"]
+    assert advice in cluster.ok("run", "recipe.yaml", "--dry-run", "--script", "script.yaml")
     with closing(wire(cluster.project, cluster.environment, to_read=True)) as project:
         steps = pulse_of(project, run).steps
         assert [(one.path, one.worker) for one in steps] == [("a", "one")]

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+import psycopg
 import pytest
 import yaml
 
+from fanfold.cluster.jobs import ExecutionReport
 from fanfold.engine.config import SETTINGS
 from tests.cluster.workers import TEMPORAL, Cluster, temporal_server, until
 from tests.e2e.processes import of_project, runs
@@ -214,7 +218,7 @@ def test_a_step_with_a_tag_waits_for_a_worker_that_has_it(cluster: Cluster):
     recipe = "name: tagged\nsteps:\n  - {id: a, shell: echo there, runs_on: gpu}\n"
     run = cluster.run(recipe, "--unsafe-no-sandbox")
     until(lambda: cluster.about(run, "started"))
-    until(lambda: "wait for a worker with tag gpu; none is connected" in cluster.ok("cluster", "status"))
+    until(lambda: "1 job cannot start without a worker with tag gpu; none" in cluster.ok("cluster", "status"))
     cluster.start("special", "--runs-on", "gpu", "--no-drive")
     assert cluster.finished(run)["output"] == "there"
     assert cluster.placed(run) == {"a": "special"}
@@ -244,11 +248,135 @@ def test_one_command_tries_a_cluster_without_containers():
         assert not of_project(Path(folder))
 
 
+def blocks_of(page: str, language: str) -> list[str]:
+    text = (ROOT / "docs" / page).read_text()
+    return [block.partition("```")[0] for block in text.split(f"```{language}\n")[1:]]
+
+
+def test_the_commands_of_the_page_about_clusters_run_as_printed(tmp_path: Path):
+    """Without those that install programs and create the user. The Temporal server gets a free port."""
+    recipe, script = blocks_of("quickstart.md", "yaml")
+    (tmp_path / "notes.yaml").write_text(recipe)
+    (tmp_path / "agents.yaml").write_text(script)
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = str(found.getsockname()[1])
+    commands, *_ = blocks_of("cluster.md", "sh")
+    lines = [line for line in commands.splitlines() if not line.startswith(("pip ", "sudo "))]
+    shown = "\n".join(lines).replace("7233", port).replace("start-dev", f"start-dev --port {port}")
+    server = PostgresServer()
+    try:
+        with psycopg.connect(server.url, autocommit=True) as db:
+            db.execute("CREATE DATABASE fanfold")
+        own = {name: value for name, value in os.environ.items() if not name.startswith("FANFOLD_")}
+        path = f"{Path(sys.executable).parent}:{own['PATH']}"
+        reached = {"PGHOST": str(server.folder), "PGUSER": "fanfold", "HOME": str(tmp_path), "PATH": path}
+        reached["TEMPORAL_ADDRESS"] = f"127.0.0.1:{port}"
+        done = subprocess.run(
+            ["bash", "-c", f"{shown}\nwait"], cwd=tmp_path, env={**own, **reached},
+            capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+        )  # fmt: skip
+        assert "published: speed, safety, simplicity" in done.stdout, done.stderr
+        assert "error" not in done.stderr
+        assert "drive: 0 waiting, workers: 2" in done.stdout
+        assert not of_project(tmp_path)
+    finally:
+        server.remove()
+
+
 def test_the_containers_set_what_the_configuration_reads():
     services = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())["services"]
     known = {name for setting in SETTINGS for name in setting.env}
     assert set(services["worker"]["environment"]) <= known
     assert services["worker"]["depends_on"].keys() <= services.keys()
+
+
+FORGED = """
+name: forged
+output: "{{steps.after.output}}"
+steps:
+  - {id: before, handler: "hand:note", inputs: {name: before}}
+  - {id: work, handler: "hand:work", inputs: {name: work}, depends_on: [before]}
+  - {id: after, handler: "hand:note", inputs: {name: after}, depends_on: [work]}
+"""
+HAND = """
+import os, time
+
+def note(name):
+    with open({witness!r}, "a") as opened:
+        opened.write(name + "\\n")
+    return name
+
+def work(name):
+    note(name)
+    while not os.path.exists({gate!r}):
+        time.sleep(0.02)
+    return name
+"""
+FORGER = """
+import asyncio, json, os, sys
+from fanfold.cluster.jobs import queue_of
+from fanfold.cluster.temporal import TemporalLink
+
+async def main(address, paused, orders):
+    link = TemporalLink(address, "a forger", 5)
+    await link.connect()
+    for id, payload in json.loads(orders):
+        print(await link.execute(queue_of("default"), id, payload), flush=True)
+    await link.start_driving(paused)
+    while any(id == paused + "/drive" for id, _ in await link.running()):
+        await asyncio.sleep(0.05)
+    os._exit(0)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def test_forged_jobs_are_refused_and_start_nothing(cluster: Cluster, server: PostgresServer, tmp_path: Path):
+    """Whoever reaches the Temporal server can ask for jobs. The log decides what starts."""
+    cluster.environment |= {"FANFOLD_STORE": server.url, "FANFOLD_PROJECT": tmp_path.name}
+    witness, gate = tmp_path / "witness", tmp_path / "gate"
+    (cluster.project / "hand.py").write_text(HAND.format(witness=str(witness), gate=str(gate)))
+    paused = cluster.run(FORGED)
+    cluster.start("one", apart=True)
+    until(lambda: witness.exists() and "work" in witness.read_text())
+    cluster.ok("pause", paused)
+    gate.touch()
+    until(lambda: json.loads(cluster.ok("inspect", paused, "--json"))["status"] == "paused")
+    gate.unlink()
+    live = cluster.run(FORGED)
+    until(lambda: witness.read_text().count("work") == 2)
+    starts = {
+        one["data"]["step"]: one["seq"]
+        for one in cluster.events(live)
+        if one["data"].get("status") == "started"
+    }
+    before = [cluster.events(run) for run in (paused, live)]
+    address = {"root": live, "run": live, "attempt": 1, "execution": 1}
+    tickets = [
+        ("again", "before", "before"),  # it has ended
+        ("twice", "work", "work"),  # it runs
+        ("early", "after", "work"),
+        (f"{live}/after/1.1", "after", "work"),  # the id of the job that the driver asks for later
+    ]
+    orders = [
+        (id, json.dumps({**address, "path": path, "seq": starts[start]})) for id, path, start in tickets
+    ]
+    forger = subprocess.run(
+        [sys.executable, "-c", FORGER, cluster.environment["FANFOLD_TEMPORAL"], paused, json.dumps(orders)],
+        capture_output=True, text=True, check=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    answers = [msgspec.json.decode(line, type=ExecutionReport) for line in forger.stdout.splitlines()]
+    assert len(answers) == len(orders)
+    for answer in answers:
+        assert (answer.outcome, answer.worker) == ("", "one")
+        assert "is refused" in answer.lost
+    jobs = json.loads(cluster.ok("cluster", "status", "--json"))["jobs"]
+    assert sorted(job["id"] for job in jobs) == [f"{live}/drive", f"{live}/work/1.1"]
+    assert [cluster.events(run) for run in (paused, live)] == before
+    gate.touch()
+    assert cluster.finished(live)["output"] == "after"
+    assert witness.read_text().split() == ["before", "work", "before", "work", "after"]
 
 
 def test_a_paused_run_continues_with_its_sessions_on_any_worker(cluster: Cluster):

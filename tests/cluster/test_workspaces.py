@@ -212,6 +212,40 @@ def test_pull_merges_into_the_folder_and_a_conflict_is_data_and_changes_nothing(
     assert json.loads(cluster.ok("pull", run, "--json"))["changes"] == []
 
 
+PROPOSING = """
+name: proposing
+steps:
+  - {id: one, agent: worker, workspace_mode: isolated, merge: propose, write_set: ["*.md"], prompt: go}
+  - {id: two, agent: worker, workspace_mode: isolated, merge: propose, write_set: ["*.md"], prompt: go}
+"""
+TWO_PROPOSALS = """
+steps:
+  one: {output: done, tool_calls: [{tool: write_file, args: {path: a.md, content: "by one\\n"}}]}
+  two: {output: done, tool_calls: [{tool: write_file, args: {path: a.md, content: "by two\\n"}}]}
+"""
+
+
+def test_conflicts_of_proposals_are_the_same_data_with_and_without_workers(cluster: Cluster, tmp_path: Path):
+    found: list[tuple[str, object]] = []
+    for place in (cluster.project, tmp_path / "alone"):
+        place.mkdir(exist_ok=True)
+        (place / "a.md").write_text("there\n")
+        (place / "script.yaml").write_text(TWO_PROPOSALS)
+        (place / "recipe.yaml").write_text(PROPOSING)
+    cluster.start("one", apart=True)
+    for at in (None, tmp_path / "alone"):
+        cluster.ok("run", "recipe.yaml", "--yes", "--script", "script.yaml", at=at)
+        cluster.ok("apply", "last", "one", at=at)
+        refused = cluster.fanfold("apply", "last", "two", "--json", at=at)
+        error = json.loads(refused.stdout or refused.stderr)["error"]
+        found.append((error["code"], error["details"]["conflicts"]))
+        assert ((at or cluster.project) / "a.md").read_text() == "by one\n"
+        for name in ("FANFOLD_STORE", "FANFOLD_PROJECT", "FANFOLD_TEMPORAL"):
+            cluster.environment.pop(name, None)
+    assert found[0] == found[1]
+    assert found[0][0] == "workspace.conflict"
+
+
 def test_a_writer_whose_machine_died_continues_elsewhere_with_its_files(cluster: Cluster, tmp_path: Path):
     (cluster.project / "b.md").write_text("there\n")
     (cluster.project / "script.yaml").write_text(SLOW_SCRIPT)

@@ -79,7 +79,7 @@ def check_found(project: Project, ref: str, found: FoundRecipe, *, scripted: boo
         diagnostics.insert(0, Diagnostic("recipe.shadowed", "warning", message, found.file, _START))
     if compiled.plan is not None:
         diagnostics += _misnamed(found, compiled.plan)
-        for message in [] if scripted else missing_workers(project, compiled.plan):
+        for message in missing_workers(project, compiled.plan, scripted=scripted):
             diagnostics.append(Diagnostic("cluster.no_worker", "warning", message, found.file, _START))
     return CheckedRecipe(ref, found, compiled.plan, diagnostics, compiled.sources)
 

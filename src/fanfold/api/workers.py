@@ -103,8 +103,8 @@ def needs_home(plan: Plan) -> bool:
     return any(step.type == "deliver" for step in all_steps_below(plan))
 
 
-def missing_workers(project: Project, plan: Plan) -> list[str]:
-    """Return a sentence for each tag, or back end with that tag, that steps need and no live worker has."""
+def missing_workers(project: Project, plan: Plan, *, scripted: bool) -> list[str]:
+    """Return a sentence for each tag that steps need and no live worker has, or back end if not scripted."""
     workers = live_workers(project)
     if workers is None:
         return []
@@ -117,7 +117,7 @@ def missing_workers(project: Project, plan: Plan) -> list[str]:
         if step.type not in DISPATCHED:
             continue
         tag, role = step.runs_on or DEFAULT_TAG, project.roles.find(step.traits.role or "")
-        back_end = role.backend if role is not None else None
+        back_end = role.backend if role is not None and not scripted else None
         tagged = [row for row in workers if tag in row.tags]
         if not tagged:
             lacking[f"no connected worker has tag {tag}: start fanfold worker --runs-on {tag}"] = None

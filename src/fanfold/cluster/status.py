@@ -9,15 +9,11 @@ from contextlib import asynccontextmanager
 
 from msgspec import structs
 
+from fanfold.api.display import counted
 from fanfold.api.project import Project
 from fanfold.api.system import ClusterStatus, JobRow, QueueRow
 from fanfold.api.workers import DEFAULT_TAG, WorkerRow, list_workers
-from fanfold.cluster.jobs import (
-    DRIVE_QUEUE,
-    ORDER_VERSION,
-    queue_of,
-    worker_queue,
-)
+from fanfold.cluster.jobs import DRIVE_QUEUE, ORDER_VERSION, queue_of, worker_queue
 from fanfold.cluster.temporal import JobLost, TemporalLink, check_address
 from fanfold.cluster.worker import measure_store
 from fanfold.errors import AuthorError, NotFoundError, WorldError
@@ -88,8 +84,8 @@ async def _queue(link: TemporalLink, tag: str, workers: list[WorkerRow]) -> Queu
 def _problems(status: ClusterStatus) -> list[str]:
     """What is wrong, with what to do about it."""
     found = [
-        f"{queue.waiting} jobs wait for a worker with tag {queue.tag}; none is connected: start"
-        f" fanfold worker{'' if queue.tag == 'drive' else f' --runs-on {queue.tag}'}"
+        f"{counted(queue.waiting, 'job')} cannot start without a worker with tag {queue.tag}; none is"
+        f" connected: start fanfold worker{'' if queue.tag == 'drive' else f' --runs-on {queue.tag}'}"
         for queue in status.queues
         if queue.waiting and not queue.workers
     ]

@@ -70,7 +70,7 @@ from fanfold.steps.order import Job, Order, Outcome
 from fanfold.steps.records import SENT, StepPlaced, is_lead
 from fanfold.steps.step_type import decode_order
 from fanfold.store.journal import Journal
-from fanfold.store.protocol import Batch, LeaseHeld, LeaseLost, Store, StoreFault
+from fanfold.store.protocol import Batch, LeaseHeld, LeaseLost, RunHead, Store, StoreFault
 from fanfold.workspace.seal import is_adopted
 
 if TYPE_CHECKING:
@@ -365,11 +365,8 @@ class WorkerProcess:
     # Steps
 
     async def _execute(self, payload: str, control: JobControl) -> str:
-        about = {
-            "worker": self.identity.name,
-            "machine": self.identity.machine,
-            "version": self.identity.version,
-        }
+        me = self.identity
+        about = {"worker": me.name, "machine": me.machine, "version": me.version}
         try:
             ticket = msgspec.json.decode(payload, type=ExecutionTicket)
             with self._controlled(control):
@@ -393,7 +390,7 @@ class WorkerProcess:
 
     async def _perform(self, ticket: ExecutionTicket, control: JobControl) -> tuple[str | None, str]:
         """Perform an execution; return the blob of its outcome and the last link of its session's chain."""
-        order, epoch = self._read_order(ticket)
+        order, epoch = self._read_order(ticket, control.id)
         opened = self._open(ticket.root, epoch)
         fence = OrderFence(self._project.store, ticket)
         try:
@@ -433,8 +430,11 @@ class WorkerProcess:
         caps = None if is_scripted else DailyCaps.of(self._project.config)
         return await opened.perform(order, Account((ledger,), None, pay, caps), texts)
 
-    def _read_order(self, ticket: ExecutionTicket) -> tuple[Order[Job], int]:
-        """The order of a ticket and the epoch of its start; refused unless the log of a live run has it."""
+    def _read_order(self, ticket: ExecutionTicket, job: str) -> tuple[Order[Job], int]:
+        """The order of a ticket and the epoch of its start; refused unless the log of a live run has it.
+
+        A job with another id than the execution is refused: it would start the same work a second time.
+        """
         store = self._project.store
         found = store.owner(ticket.root)
         possible = 0 < ticket.seq < 2**63
@@ -450,15 +450,12 @@ class WorkerProcess:
         order = decode_order(store.blob(data.order))
         if (order.run, order.path, order.attempt, order.execution) != (ticket.run, *named[3:]):
             raise _refusal(ticket, "its order is for another step")
+        if job != execution_id(order.root, order.tree_path, order.attempt, order.execution):
+            raise _refusal(ticket, "its job has another id")
         return order, envelope.epoch
 
     def _stop(
-        self,
-        opened: OpenRun,
-        order: Order[Job],
-        fence: OrderFence,
-        work: asyncio.Task[Outcome],
-        reason: str,
+        self, opened: OpenRun, order: Order[Job], fence: OrderFence, work: asyncio.Task[Outcome], reason: str
     ) -> None:
         """Stop an execution: at once, or after its turn if it is paused or this worker stops."""
         fence.read()
@@ -542,15 +539,17 @@ class WorkerProcess:
         found = abandoned(project)
         for head in project.heads(WAITING, PAUSED):
             root = head.run_id
-            if project.has_owner(root) or is_adopted(project.folder, root):
-                continue
-            if any(row.kind == "continue" for row in project.store.requests(root)):
+            if not (project.has_owner(root) or is_adopted(project.folder, root)) and self._continues(head):
                 found.append(root)
-            elif head.status == WAITING:
-                due = next_timer(project.view(root).state)
-                if due is not None and due <= project.store.now_ms():
-                    found.append(root)
         return [root for root in found if project.continuation.takes(project, root)]
+
+    def _continues(self, head: RunHead) -> bool:
+        """Whether a waiting or paused run continues: on request, or because a time limit has passed."""
+        store = self._project.store
+        if any(row.kind == "continue" for row in store.requests(head.run_id)):
+            return True
+        due = next_timer(self._project.view(head.run_id).state) if head.status == WAITING else None
+        return due is not None and due <= store.now_ms()
 
     async def _drive(self, root: str, control: JobControl) -> str:
         """Drive a run until it ends, pauses, or can only continue after user input."""
@@ -595,12 +594,14 @@ class WorkerProcess:
         return tree.root.status
 
     async def _acquire(self, root: str) -> OwnedRun | None:
-        """Own a run as soon as its last owner is gone; None if the run has ended."""
+        """Own a run as soon as its last owner is gone; None if it has ended, waits or is not for workers."""
         while True:
-            head = self._project.store.head(root)
-            if head is None or head.status in RUN_TERMINAL:
-                return None
             project = self._project
+            head = project.store.head(root)
+            if head is None or head.status in RUN_TERMINAL or not project.continuation.takes(project, root):
+                return None
+            if head.status in (WAITING, PAUSED) and not self._continues(head):
+                return None
             if self._open_folder is not None and has_tree(project, root):  # driven in a folder of its own
                 project = self._open_folder(run_folder(cache_folder(project), root, "drive"))
             try:
