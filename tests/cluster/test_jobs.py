@@ -32,7 +32,10 @@ from fanfold.wiring import wire
 from tests.runtime.running import TextClient
 
 RECIPE = "name: one\nsteps:\n  - {id: a, agent: explorer, prompt: go}\n"
-HERE = {"FANFOLD_TEMPORAL": "127.0.0.1:1", "HOME": "/nonexistent"}
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return {"FANFOLD_TEMPORAL": "127.0.0.1:1", "HOME": str(folder / "home")}
 
 
 def ticket(run: str, seq: int = 2, **more: int) -> ExecutionTicket:
@@ -97,7 +100,7 @@ def test_a_tag_that_names_a_queue_of_the_cluster_is_refused(tmp_path: Path, tag:
 
 def test_a_forged_order_is_refused_and_starts_nothing(tmp_path: Path):
     async def work() -> None:
-        with closing(wire(tmp_path, HERE)) as project:
+        with closing(wire(tmp_path, environment(tmp_path))) as project:
             worker = WorkerProcess(project, WorkerOptions(name="w"), "1")
             plan = TextClient(project).plan_of(RECIPE, scripted=True)
             owned = start(project, plan, {}, Options(permission="auto", script="default: ok"))
@@ -118,7 +121,7 @@ def test_a_forged_order_is_refused_and_starts_nothing(tmp_path: Path):
 
 def test_a_worker_learns_from_the_log_that_its_execution_was_replaced(tmp_path: Path):
     async def work() -> None:
-        with closing(wire(tmp_path, HERE)) as project:
+        with closing(wire(tmp_path, environment(tmp_path))) as project:
             plan = TextClient(project).plan_of(RECIPE, scripted=True)
             owned = start(project, plan, {}, Options(permission="auto", script="default: ok"))
             run = owned.tree.root.id

@@ -231,6 +231,20 @@ nodes:
     assert continued == {"pack": "plan", "tell": "plan"}
 
 
+def test_no_name_of_a_node_makes_others_continue_it_that_continue_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = """\
+name: talk
+nodes:
+  - {id: None, prompt: Plan.}
+  - {id: drive, depends_on: [None], prompt: Drive.}
+  - {id: swim, depends_on: [None], prompt: Swim.}
+"""
+    steps = yaml.safe_load(converted(folder, text, capsys))["steps"]
+    assert [step["id"] for step in steps if "continue" in step] == []
+
+
 def test_what_follows_the_conversation_of_a_loop_gets_its_last_reply(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

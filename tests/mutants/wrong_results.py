@@ -61,7 +61,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a_function_changes_finished_outputs": Mutant(
         "handlers get values of their own",
-        Edit("steps/function.py", "= msgspec.to_builtins(inputs)", "= inputs"),
+        Edit("steps/functions.py", "= msgspec.to_builtins(inputs)", "= inputs"),
         (
             "tests/runtime/test_function_processes.py::test_what_the_running_program_registered_is_called_in_it_with_values_of_its_own",
             "tests.fuzz.driver --seed 1 --count 60",
@@ -98,7 +98,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a_timed_out_function_gives_its_place_away": Mutant(
         "a blocking function keeps its slot and its claims until it really ended",
-        Edit("steps/function.py", "return await finish_despite_cancel(future)", "return await future"),
+        Edit("steps/functions.py", "return await finish_despite_cancel(future)", "return await future"),
         (
             "tests/runtime/test_function_processes.py::test_a_function_that_cannot_be_stopped_keeps_its_slot_and_its_files_until_it_ends",
         ),

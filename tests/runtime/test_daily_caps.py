@@ -46,7 +46,7 @@ def test_a_cap_includes_what_was_spent_today_before_it_was_set(tmp_path: Path) -
 def test_a_ledger_that_cannot_be_written_stops_requests_only_under_a_cap(tmp_path: Path) -> None:
     (tmp_path / FILE).mkdir()
     DailyCaps(tmp_path, None, None).add(Usage(400, 100, 7))
-    with pytest.raises(WorldError, match="cannot be read or counted"):
+    with pytest.raises(WorldError, match="cannot be read or written"):
         DailyCaps(tmp_path, 1_000, None).add(Usage(400, 100, 7))
 
 

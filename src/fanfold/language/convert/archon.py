@@ -498,17 +498,16 @@ class ArchonWorkflow:
         last: tuple[Reader, dict[str, Any]] | None = None
         for layer in _layers(steps):
             for number in layer:
-                step, reader = (
-                    steps[number],
-                    Reader(self.source, nodes[number], f"node {steps[number]['id']}"),
-                )
+                step = steps[number]
+                reader = Reader(self.source, nodes[number], f"node {step['id']}")
                 context = reader.value("context")
                 named = context.get("resume") if isinstance(context, dict) else None
                 if not (isinstance(named, str) or context in (None, "fresh", "shared")):
                     reader.lose("context", "it is `fresh`, `shared` or `{resume: NODE}`")
                 if not any(reader.get(kind) is not None for kind in _CONVERSING):
                     continue
-                before = next(((reader, one) for one in steps if one["id"] == step_id(str(named))), None)
+                wanted = None if named is None else step_id(str(named))
+                before = next(((reader, one) for one in steps if one["id"] == wanted), None)
                 if named is None and len(layer) == 1 and context != "fresh" and not _is_fresh(reader):
                     before = last
                     if last is not None and last[0].text("provider") != reader.text("provider"):
