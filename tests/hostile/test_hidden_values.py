@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.hostile.test_hidden_effects import EVIL, Hidden, asked, project, read, run
+from tests.hostile.test_hidden_effects import EVIL, INNER, ROLE, Hidden, asked, project, read, role, run
 
 __all__ = ["project"]
 
@@ -182,6 +182,190 @@ VALUES = [
         ),
         (f"{EVIL} #2",),
         files=CALLED,
+    ),
+]
+
+FAILS = {"on_failure": "inline"}
+WRONG = {"set": {"x": "1"}, "output_schema": {"properties": {"x": {"const": EVIL}}}}
+
+
+def ending(**keys: Any) -> dict[str, str]:
+    """A recipe that an `end` step ends, although its output is another one."""
+    steps = [{"id": "e", **keys}]
+    return {"inner.yaml": json.dumps({"name": "inner", "steps": steps, "output": "safe"})}
+
+
+def looped(*steps: dict[str, Any], **keys: Any) -> list[dict[str, Any]]:
+    return [{"id": "g", "repeat": {"until": "false", "max_iterations": 2}, "steps": list(steps), **keys}]
+
+
+def fixed_call(text: str, **keys: Any) -> dict[str, str]:
+    """The role `explorer` of a checkout, whose pipeline runs a command with its prompt."""
+    stage = f'[[pipeline]]\ntool = "run_command"\nargs = {{argv = ["sh", "-c", {json.dumps(text)}]}}\n'
+    return {ROLE: f"{role(sandbox_mode='workspace-write', **keys)}\n{stage}"}
+
+
+def agent(**keys: Any) -> dict[str, Any]:
+    return {"id": "w", "agent": "explorer", "write_set": ["o/**"], **keys}
+
+
+PLACED = {**agent(prompt="{{steps.s.output.x}}"), "depends_on": ["s"]}
+FEEDBACK = run("sh", "-c", "{{feedback}}")
+VALUES += [
+    # A called recipe ends before its output.
+    Hidden(
+        "the output of an end step",
+        use({"id": "s", "workflow": "./inner.yaml"}, path="steps.s.output"),
+        (EVIL,),
+        files=ending(end="completed", output=EVIL),
+    ),
+    Hidden(
+        "the message of an end step, as an error",
+        use({"id": "s", "workflow": "./inner.yaml", **FAILS}, path="steps.s.error"),
+        (EVIL,),
+        files=ending(end="failed", message=EVIL),
+    ),
+    Hidden(
+        "the message of an end step, as an error of an item",
+        [
+            {"id": "s", "for_each": "[1]", "workflow": "./inner.yaml", **FAILS},
+            *run("sh", "-c", "{{item.error}}", for_each="steps.s.output", depends_on=["s"]),
+        ],
+        (EVIL,),
+        files=ending(end="failed", message=EVIL),
+    ),
+    Hidden(
+        "the message of an end step that reads an input",
+        use({"id": "s", "workflow": "./inner.yaml", "inputs": {"v": EVIL}, **FAILS}, path="steps.s.error"),
+        (EVIL,),
+        files={
+            "inner.yaml": json.dumps(
+                {
+                    "name": "inner",
+                    "inputs": [{"name": "v"}],
+                    "steps": [{"id": "e", "end": "failed", "message": "{{inputs.v}}"}],
+                }
+            )
+        },
+    ),
+    # A failure quotes the recipe.
+    Hidden(
+        "a schema that a set value breaks", use({"id": "s", **WRONG, **FAILS}, path="steps.s.error"), (EVIL,)
+    ),
+    Hidden("a schema, by the output", use({"id": "s", **WRONG, **FAILS}, path="steps.s.output"), (EVIL,)),
+    Hidden(
+        "a schema that a group breaks",
+        use({"id": "s", "steps": [{"id": "t", **WRONG}], **FAILS}, path="steps.s.error"),
+        (EVIL,),
+    ),
+    Hidden(
+        "a schema that a step of a called recipe breaks",
+        use({"id": "s", "workflow": "./inner.yaml", **FAILS}, path="steps.s.error"),
+        (EVIL,),
+        files={"inner.yaml": json.dumps({"name": "inner", "steps": [{"id": "t", **WRONG}]})},
+    ),
+    Hidden(
+        "a schema that an agent breaks",
+        use(
+            {"id": "s", "agent": "explorer", "prompt": "p", "output_schema": {"const": EVIL}, **FAILS},
+            path="steps.s.error",
+        ),
+        (EVIL,),
+    ),
+    Hidden(
+        "a condition that fails",
+        use({"id": "s", "when": f"int('{EVIL}') == 1", "set": {"x": "1"}, **FAILS}, path="steps.s.error"),
+        (EVIL,),
+    ),
+    # A value depends on whether another step completed.
+    *(
+        Hidden(
+            f"a choice by the {part} of a set step that fails",
+            use(
+                {"id": "t", "set": {"x": "1"}, "output_schema": {"required": ["y"]}, **FAILS},
+                {
+                    "id": "s",
+                    "set": {"x": f"steps.t.{part} == {good} ? 'safe' : '{EVIL}'"},
+                    "depends_on": ["t"],
+                },
+            ),
+            (USED, EVIL),
+        )
+        for part, good in (("status", "'completed'"), ("error", "null"), ("output", "{'x': 1}"))
+    ),
+    Hidden(
+        "a choice by the status of a set step that is skipped",
+        use(
+            {"id": "n", "run": ["false"]},
+            {"id": "t", "set": {"x": "1"}, "depends_on": ["n"], **FAILS},
+            {
+                "id": "s",
+                "set": {"x": f"steps.t.status == 'completed' ? 'safe' : '{EVIL}'"},
+                "depends_on": ["t"],
+            },
+        ),
+        (USED, EVIL),
+    ),
+    # Feedback is what the iteration before gave.
+    Hidden("feedback from the output of a loop", looped(*FEEDBACK, output=EVIL), (EVIL,)),
+    Hidden(
+        "feedback from a step of a loop", looped(*FEEDBACK, {"id": "s", "set": {"x": f"'{EVIL}'"}}), (EVIL,)
+    ),
+    Hidden("feedback from a failure", looped(*FEEDBACK, {"id": "s", **WRONG}), (EVIL,)),
+    Hidden(
+        "feedback in a set value", looped(*use({"id": "s", "set": {"x": "feedback"}}), output=EVIL), (EVIL,)
+    ),
+    Hidden(
+        "feedback that is passed to a called recipe",
+        looped({"id": "s", "workflow": "./inner.yaml", "inputs": {"x": "{{feedback}}"}}, output=EVIL),
+        (EVIL,),
+        files={"inner.yaml": json.dumps(INNER).replace(EVIL, "safe")},
+    ),
+    # A fixed call of a role inserts the prompt of the step.
+    Hidden("a prompt", [agent(prompt=EVIL)], (EVIL,), files=fixed_call("{{prompt}}")),
+    Hidden(
+        "a prompt with an input",
+        [agent(prompt="{{inputs.y}}")],
+        (EVIL,),
+        DEFAULT,
+        files=fixed_call("{{prompt}}"),
+    ),
+    Hidden(
+        "a prompt with a set value",
+        [{"id": "s", "set": {"x": f"'{EVIL}'"}}, PLACED],
+        (EVIL,),
+        files=fixed_call("{{prompt}}"),
+    ),
+    Hidden(
+        "a prompt with an uncertain value",
+        [late(f"'{EVIL}'"), PLACED],
+        (EVIL,),
+        files=fixed_call("{{prompt}}"),
+    ),
+    Hidden(
+        "a prompt with the summary of a step",
+        [late(f"'{EVIL}'"), agent(prompt="p", depends_on=["s"])],
+        (EVIL,),
+        files=fixed_call("{{prompt}}"),
+    ),
+    Hidden(
+        "a prompt with an item",
+        mapped(agent(prompt="{{o}}")),
+        (EVIL,),
+        files=fixed_call("{{prompt}}"),
+    ),
+    Hidden(
+        "the prompt of a role with an input of the step",
+        [agent(inputs={"k": EVIL})],
+        (EVIL,),
+        files=fixed_call("{{prompt}}", prompt_template="do {{inputs.k}}"),
+    ),
+    Hidden("the prompt of a role", [agent()], (EVIL,), files=fixed_call("{{prompt}}", prompt_template=EVIL)),
+    Hidden(
+        "a prompt with feedback",
+        looped(agent(prompt="p"), output=EVIL),
+        (EVIL,),
+        files=fixed_call("{{prompt}}"),
     ),
 ]
 

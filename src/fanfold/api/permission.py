@@ -17,10 +17,10 @@ Rules of the effects
 * The items of a map are listed with each effect that names them. A call that passes an item on is followed
   for each item.
 * A path may stand for a value that the recipe itself defines: a list, a `set`, the output of a group or a
-  called recipe, a choice, a default answer. Then a row shows the definition, and further rows those of names
-  in it.
+  called recipe, a choice, a default answer, feedback, the texts of a failure. Then a row shows the
+  definition, and further rows those of names in it.
 * A role's effects are those of the role in its session: its program, network, MCP servers, guards, the fixed
-  calls of its pipeline.
+  calls of its pipeline with the prompt that they insert.
 * More than `MAX_EFFECTS` are refused: no person reads them.
 """
 
@@ -40,20 +40,36 @@ from fanfold.agents.role import COMMAND, ROLES, SPOKEN, Role, Stage, for_step, i
 from fanfold.api.project import Project
 from fanfold.api.run_options import Options
 from fanfold.engine.config import Config
-from fanfold.engine.forecast import is_certain, is_known, uses_of
+from fanfold.engine.definitions import (
+    Definition,
+    call_inputs,
+    failure_texts,
+    leaf_sources,
+    names_in,
+    names_of,
+    output_text,
+)
+from fanfold.engine.forecast import is_certain, is_known
 from fanfold.engine.run_tree import RunTree
 from fanfold.errors import EXIT_PERMISSION, AuthorError, BugError, WorldError
-from fanfold.kernel.plan import JSON, Constant, Fields, GroupAction, Output, Plan, Ref, Step, WorkflowAction
+from fanfold.kernel.plan import (
+    JSON,
+    GroupAction,
+    Output,
+    Plan,
+    Step,
+    WorkflowAction,
+)
 from fanfold.kernel.state import TERMINAL
 from fanfold.language.consent import ConsentRequest, Effect, count_effects
 from fanfold.language.inputs import bind_inputs
-from fanfold.language.leaf_steps import AgentBody, ApprovalBody, find_body
-from fanfold.language.template import ExpressionError, Hole, UnresolvedPath, parse_path, parse_template
+from fanfold.language.json_text import as_text
+from fanfold.language.leaf_steps import AgentBody, find_body
+from fanfold.language.template import ExpressionError, UnresolvedPath
 from fanfold.language.terminal import visible
-from fanfold.steps.ask import AskBody
 from fanfold.steps.run_config import RESOLVER
 from fanfold.steps.set_and_end import SetBody
-from fanfold.steps.step_type import effects_of, foresee, items_of, shown, value_of
+from fanfold.steps.step_type import KnownNames, effects_of, foresee, items_of, shown, value_of
 from fanfold.store.protocol import Batch
 from fanfold.workspace.seal import is_adopted, permitted
 
@@ -271,13 +287,8 @@ class _Scope(Struct, frozen=True):
     """Expressions of the enclosing maps whose items are only known during the run."""
     steps: dict[str, Step] = {}
     """By the name of a step in expressions."""
-
-
-class _Definition(Struct, frozen=True):
-    """How a recipe defines a value: a row of a question, and the names that the definition reads."""
-
-    row: str
-    reads: Sequence[str] = ()
+    loop: Step | None = None
+    """The nearest loop around the step; `feedback` is that of its last iteration."""
 
 
 class _Effects:
@@ -297,10 +308,11 @@ class _Effects:
         for step in steps:
             self._visit_step(scope, step)
             if step.fold is not None:
-                self._visit_step(scope, step.fold)
+                self._visit_step(replace(scope, loop=step), step.fold)
 
     def _visit_step(self, scope: _Scope, step: Step) -> None:
         scope = self._in_map(scope, step)
+        scope = scope if step.repeat is None else replace(scope, loop=step)
         if isinstance(step.action, GroupAction):
             self.visit(scope, step.action.steps)
             return
@@ -318,7 +330,11 @@ class _Effects:
             if body is not None and name in names:
                 role = for_step(role, tools=body.tools, read_only=step.posture == "read_only")
             for effect in role_effects(role, self._find, self._backend):
-                self._add(effect)
+                if body is not None and effect.kind in ("command", "tool") and "{{" in effect.what:
+                    rows = f"{effect.what}\nwhere prompt is {_prompt(scope, body, role, filling)}"
+                    self._add(replace(effect, what=self._explained(scope, rows)))
+                else:
+                    self._add(effect)
 
     def _add(self, effect: Effect) -> None:
         self.found.setdefault((effect.text, effect.kind), effect)
@@ -348,6 +364,9 @@ class _Effects:
         from fanfold.language.expressions import evaluate
 
         if step.when is not None or step.for_each is not None or step.repeat is not None:
+            return False
+        skippable = step.on_failure == "inline" and any(name not in known for name in step.depends_on)
+        if skippable or step.output_schema is not None:  # other steps may read that it did not complete
             return False
         if not all(is_certain(text, names) for text in body.set.values()):
             return False
@@ -392,61 +411,74 @@ class _Effects:
                 pending += definition.reads
         return "\n".join(rows)
 
-    def _definitions(self, scope: _Scope, name: str) -> Iterator[_Definition]:
+    def _definitions(self, scope: _Scope, name: str) -> Iterator[Definition]:
         """Yield the definitions of an item, an input or the output of a step."""
         root, _, part = name.partition(".")
-        if root in scope.each:
-            yield _Definition(f"where {root} is each of {msgspec.json.encode(scope.each[root]).decode()}")
+        if root == "feedback" and scope.loop is not None:
+            yield Definition(f"where feedback is what {scope.loop.id} gave, or why it failed")
+            yield from self._reply_sources(scope.loop, scope.loop.id, set(), fails=True)
+        elif root == "digest" and scope.plan.phased:
+            yield from (row for one in scope.plan.steps for row in self._reply_sources(one, one.id, set()))
+        elif root in scope.each:
+            yield Definition(f"where {root} is each of {msgspec.json.encode(scope.each[root]).decode()}")
         elif root in scope.lists:
-            yield _Definition(f"where {root} is each of {scope.lists[root]}", _names_in(scope.lists[root]))
+            yield Definition(f"where {root} is each of {scope.lists[root]}", names_in(scope.lists[root]))
         elif root == "inputs":
             values = {key: shown(value) for key, value in (scope.names.get("inputs") or {}).items()}
             values |= {path.removeprefix("inputs."): text for path, text in scope.partly.items()}
             for key, text in values.items():
                 if part in ("", key):
-                    yield _Definition(f"where inputs.{key} is {text}")
+                    yield Definition(f"where inputs.{key} is {text}")
         elif root == "steps" and (step := scope.steps.get(_name(part))) is not None:
             if step.id in (scope.names.get("steps") or {}):
-                yield _Definition(f"where {step.id} gives {shown(scope.names['steps'][step.id]['output'])}")
+                yield Definition(f"where {step.id} gives {shown(scope.names['steps'][step.id]['output'])}")
             else:
                 yield from self._reply_sources(step, step.id, set())
 
-    def _reply_sources(self, step: Step, who: str, called: set[str]) -> Iterator[_Definition]:
-        """Yield how the recipe defines the output of a step and of the steps inside it."""
+    def _reply_sources(
+        self, step: Step, who: str, called: set[tuple[str, bool]], *, fails: bool = False
+    ) -> Iterator[Definition]:
+        """Yield how the recipe defines the output of a step and of the steps inside it.
+
+        With `fails`, and for a step that fails `inline`, also the texts that its failure may quote.
+        """
         action = step.action
-        rows: list[_Definition] = []
-        if (values := find_body(SetBody, step)) is not None:
-            for name, value in values.set.items():
-                rows.append(_Definition(f"where {who} gives {name} = {value}", _names_in(value)))
-        elif (asked := find_body(AskBody, step)) is not None:
-            if asked.choose_from:
-                row = f"where {who} gives a choice of {asked.choose_from}"
-                rows.append(_Definition(row, _names_in(asked.choose_from)))
-            rows += _answers(who, asked.choices, asked.default, has_default=asked.has_default)
-        elif (approval := find_body(ApprovalBody, step)) is not None:
-            has_default = approval.default is not None
-            rows += _answers(who, approval.choices, approval.default, has_default=has_default)
-        elif isinstance(action, GroupAction):
-            rows += self._output_sources(action.output, action.steps, f"{who}/", who, called)
+        rows: list[Definition] = []
+        fails = fails or step.on_failure == "inline"
+        if fails:
+            rows += failure_texts(step, who)
+        rows += leaf_sources(step, who)
+        if isinstance(action, GroupAction):
+            rows += self._output_sources(action.output, action.steps, f"{who}/", who, called, fails=fails)
         elif isinstance(action, WorkflowAction):
             plan = self._plan.workflows[action.workflow]
-            rows += _call_inputs(step, plan)
-            if action.workflow not in called:
-                called.add(action.workflow)
-                rows += self._output_sources(plan.output, plan.steps, f"{plan.name}: ", who, called)
+            rows += call_inputs(step, plan)
+            if (action.workflow, fails) not in called:
+                called.add((action.workflow, fails))
+                prefix = f"{plan.name}: "
+                rows += self._output_sources(plan.output, plan.steps, prefix, who, called, fails=fails)
         if rows and step.for_each is not None:
             row = f"where {who} is done for each of {step.for_each}"
-            rows.append(_Definition(row, _names_in(step.for_each)))
+            rows.append(Definition(row, names_in(step.for_each)))
         yield from rows
 
     def _output_sources(
-        self, output: Output | None, steps: Sequence[Step], prefix: str, who: str, called: set[str]
-    ) -> Iterator[_Definition]:
-        inside = [row for one in steps for row in self._reply_sources(one, prefix + one.id, called)]
+        self,
+        output: Output | None,
+        steps: Sequence[Step],
+        prefix: str,
+        who: str,
+        called: set[tuple[str, bool]],
+        *,
+        fails: bool,
+    ) -> Iterator[Definition]:
+        inside = [
+            row for one in steps for row in self._reply_sources(one, prefix + one.id, called, fails=fails)
+        ]
         if output is not None:
-            yield _Definition(f"where {who} gives {_output_text(output)}", _names_of(output))
+            yield Definition(f"where {who} gives {output_text(output)}", names_of(output))
         elif inside:
-            yield _Definition(f"where {who} gives what {prefix}{steps[-1].id} gives")
+            yield Definition(f"where {who} gives what {prefix}{steps[-1].id} gives")
         yield from inside
 
     # Called recipes
@@ -477,59 +509,20 @@ class _Effects:
             self.visit(_Scope(plan, f"{plan.name}: ", {"inputs": bound}, partly), plan.steps)
 
 
-def _answers(who: str, choices: Sequence[str], default: JSON, *, has_default: bool) -> Iterator[_Definition]:
-    """Yield the answers of a person that a recipe defines."""
-    if choices:
-        yield _Definition(f"where {who} gives a choice of {shown(list(choices))}")
-    if has_default:
-        yield _Definition(f"where {who} gives {shown(default)} if no person answers")
-
-
-def _call_inputs(step: Step, plan: Plan) -> Iterator[_Definition]:
-    """Yield the inputs that a step passes to a recipe, and the defaults of the others."""
-    for declared in plan.inputs:
-        row = f"where {plan.name}: inputs.{declared.name} is"
-        if (given := step.inputs.get(declared.name)) is not None:
-            yield _Definition(f"{row} {_output_text(given)}", _names_of(given))
-        elif declared.has_default:
-            yield _Definition(f"{row} {shown(declared.default)}")
-
-
-def _names_in(expression: str) -> list[str]:
-    """Return the inputs, steps and items that an expression reads."""
-    return [_joined(use.name, use.parts) for use in uses_of(expression)]
-
-
-def _names_of(output: Output) -> list[str]:
-    """Return the inputs, steps and items that an output reads."""
-    if isinstance(output, Fields):
-        return [name for value in output.fields.values() for name in _names_of(value)]
-    if isinstance(output, Constant):
-        return []
-    if isinstance(output, Ref):
-        paths = [parse_path(output.path)]
-    else:
-        paths = [part.path for part in parse_template(output.text) if isinstance(part, Hole)]
-    return [_joined(path.root, path.parts) for path in paths]
-
-
-def _joined(root: str, parts: Sequence[str | int]) -> str:
-    return f"{root}.{parts[0]}" if root in ("inputs", "steps") and parts else root
+def _prompt(scope: _Scope, body: AgentBody, role: Role, filling: KnownNames) -> str:
+    """Return the prompt of an agent step as far as it is known; the rest as paths."""
+    template = role.prompt_template if body.prompt is None else body.prompt
+    own = replace(filling, names={"inputs": filling.inputs}) if body.prompt is None else filling
+    parts = [own.text(template)] if template is not None else []
+    parts += [f"{{{{steps.{name}.output}}}}" for name in body.summaries]
+    parts += [f"{name}: {as_text(value)}" for name, value in filling.inputs.items()]
+    parts += ["{{feedback}}"] if scope.loop is not None else []
+    return "\n".join((*parts, "{{digest}}") if scope.plan.phased else parts)
 
 
 def _name(step: str) -> str:
     """Return the name of a step in expressions."""
     return step.replace("-", "_")
-
-
-def _output_text(output: Output) -> str:
-    """Return the text of an output definition as in the recipe."""
-    if isinstance(output, Fields):
-        fields = (f"{name}: {_output_text(value)}" for name, value in output.fields.items())
-        return f"{{{', '.join(fields)}}}"
-    if isinstance(output, Constant):
-        return shown(output.value)
-    return f"{{{{{output.path}}}}}" if isinstance(output, Ref) else output.text
 
 
 def plan_effects(

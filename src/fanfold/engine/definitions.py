@@ -1,0 +1,106 @@
+"""How a recipe itself defines values that are only known during the run.
+
+A question about a run shows these definitions, with the names that they read, wherever an effect uses such a
+value. They cover the outputs of steps, and the texts that the failure of a step may quote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from fanfold.engine.forecast import uses_of
+from fanfold.kernel.plan import JSON, Constant, Fields, Output, Plan, Ref, Step, Template
+from fanfold.language.leaf_steps import AgentBody, ApprovalBody, find_body
+from fanfold.language.template import Hole, parse_path, parse_template
+from fanfold.steps.ask import AskBody
+from fanfold.steps.set_and_end import EndBody, SetBody
+from fanfold.steps.step_type import shown
+
+
+class Definition(Struct, frozen=True):
+    """How a recipe defines a value: a row of a question, and the names that the definition reads."""
+
+    row: str
+    reads: Sequence[str] = ()
+
+
+def leaf_sources(step: Step, who: str) -> Iterator[Definition]:
+    """Yield how the recipe defines the output of a step without steps inside."""
+    if (values := find_body(SetBody, step)) is not None:
+        for name, value in values.set.items():
+            yield Definition(f"where {who} gives {name} = {value}", names_in(value))
+    elif (asked := find_body(AskBody, step)) is not None:
+        if asked.choose_from:
+            row = f"where {who} gives a choice of {asked.choose_from}"
+            yield Definition(row, names_in(asked.choose_from))
+        yield from _answers(who, asked.choices, asked.default, has_default=asked.has_default)
+    elif (approval := find_body(ApprovalBody, step)) is not None:
+        has_default = approval.default is not None
+        yield from _answers(who, approval.choices, approval.default, has_default=has_default)
+    elif (ending := find_body(EndBody, step)) is not None:
+        outputs = [] if ending.output is None else [ending.output]
+        for output in (*outputs, *([Template(ending.message)] if ending.message else [])):
+            yield Definition(f"where {who} ends it with {output_text(output)}", names_of(output))
+
+
+def failure_texts(step: Step, who: str) -> Iterator[Definition]:
+    """Yield the texts of a recipe that the failure of a step may quote."""
+    body = find_body(AgentBody, step)
+    until = step.repeat.until if step.repeat is not None else None
+    for text in (step.when, step.for_each, until, body.pick if body is not None else None):
+        if text:
+            yield Definition(f"where {who} may fail by {text}", [] if "{{" in text else names_in(text))
+    if step.output_schema is not None:
+        yield Definition(f"where {who} may fail by its output_schema {shown(step.output_schema)}")
+
+
+def _answers(who: str, choices: Sequence[str], default: JSON, *, has_default: bool) -> Iterator[Definition]:
+    """Yield the answers of a person that a recipe defines."""
+    if choices:
+        yield Definition(f"where {who} gives a choice of {shown(list(choices))}")
+    if has_default:
+        yield Definition(f"where {who} gives {shown(default)} if no person answers")
+
+
+def call_inputs(step: Step, plan: Plan) -> Iterator[Definition]:
+    """Yield the inputs that a step passes to a recipe, and the defaults of the others."""
+    for declared in plan.inputs:
+        row = f"where {plan.name}: inputs.{declared.name} is"
+        if (given := step.inputs.get(declared.name)) is not None:
+            yield Definition(f"{row} {output_text(given)}", names_of(given))
+        elif declared.has_default:
+            yield Definition(f"{row} {shown(declared.default)}")
+
+
+def names_in(expression: str) -> list[str]:
+    """Return the inputs, steps and items that an expression reads."""
+    return [_joined(use.name, use.parts) for use in uses_of(expression)]
+
+
+def names_of(output: Output) -> list[str]:
+    """Return the inputs, steps and items that an output reads."""
+    if isinstance(output, Fields):
+        return [name for value in output.fields.values() for name in names_of(value)]
+    if isinstance(output, Constant):
+        return []
+    if isinstance(output, Ref):
+        paths = [parse_path(output.path)]
+    else:
+        paths = [part.path for part in parse_template(output.text) if isinstance(part, Hole)]
+    return [_joined(path.root, path.parts) for path in paths]
+
+
+def _joined(root: str, parts: Sequence[str | int]) -> str:
+    return f"{root}.{parts[0]}" if root in ("inputs", "steps") and parts else root
+
+
+def output_text(output: Output) -> str:
+    """Return the text of an output definition as in the recipe."""
+    if isinstance(output, Fields):
+        fields = (f"{name}: {output_text(value)}" for name, value in output.fields.items())
+        return f"{{{', '.join(fields)}}}"
+    if isinstance(output, Constant):
+        return shown(output.value)
+    return f"{{{{{output.path}}}}}" if isinstance(output, Ref) else output.text
