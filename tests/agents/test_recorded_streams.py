@@ -266,6 +266,7 @@ def test_a_budget_of_tokens_stops_a_program_while_it_works(tmp_path: Path, stem:
     used = replay.hearing.so_far
     assert used is not None
     assert 2_500 <= used.tokens <= 4_600, "at most the request beyond it, and one that was under way"
+    assert used.output_tokens >= 40, "each whole answer, not only its beginning"
     assert failure.kind in INTERRUPTIONS, "its conversation continues"
 
 
@@ -275,7 +276,10 @@ def test_connections_that_break_are_an_outage(tmp_path: Path, stem: str) -> None
     assert (failure.code, failure.retryable) == ("agent.unreachable", True)
 
 
-def test_claude_reports_the_price_of_each_call_once(tmp_path: Path) -> None:
+def test_claude_reports_tokens_and_price_of_each_call_once_also_of_the_one_beyond_its_budget(
+    tmp_path: Path,
+) -> None:
     used = Replay(case("usd")[0], tmp_path).hearing.so_far
     assert used is not None
+    assert (used.input_tokens, used.output_tokens) == (2_000, 40)
     assert used.micro_usd == 6_600, "two requests of $0.0033"

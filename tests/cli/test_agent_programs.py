@@ -89,7 +89,7 @@ REFUSED = [
     ("claude", "claude-unreachable.jsonl", "transport", "agent.unreachable", "Unable to connect"),
     ("opencode", "opencode-unreachable.jsonl", "transport", "agent.unreachable", "Cannot connect"),
     ("goose", "goose-unreachable.jsonl", "transport", "agent.unreachable", "Could not connect"),
-    ("claude", "claude-denied.json", "permission", "agent.denied", "not allowed to use Write"),
+    ("claude", "claude-denied.json", "permission", "agent.denied", "was denied Write"),
     ("claude", "claude-max-turns.json", "agent", "session.max_turns", "maximum number of turns"),
 ]
 
@@ -320,6 +320,33 @@ def test_a_budget_in_dollars_is_refused_where_the_agent_tells_no_price(agents, f
     assert run(fanfold, agents.recipe(step("with-codex")), *both)["status"] == "completed"
     done = run(fanfold, agents.recipe(step("with-claude")), "--budget-usd", "1")
     assert (done["status"], done["usage"]["cost_usd"]) == ("completed", 0.00735)
+
+
+def test_a_price_of_the_user_for_the_model_of_a_role_lets_dollars_limit_an_agent_that_tells_no_price(
+    agents, fanfold
+):
+    own = agents.home / ".fanfold" / "config.toml"
+    own.parent.mkdir(exist_ok=True)
+    own.write_text('[models.prices]\n"gpt-9" = { input = 3, output = 15 }\n')
+    agents.install("codex", writing("codex"))
+    agents.role("coder", "codex", 'model = "openai:gpt-9"')
+    agents.role("other", "codex", 'model = "gpt-8"')
+    refused = fanfold("run", agents.recipe(step("other")), "--yes", "--json", "--budget-usd", "1").json()
+    assert refused["error"]["message"].endswith('role "other" names no model with a price')
+    done = run(fanfold, agents.recipe(step("coder")), "--budget-usd", "1")
+    used = done["usage"]
+    assert (done["status"], used["cost_usd"]) == (
+        "completed",
+        (used["input_tokens"] * 3 + used["output_tokens"] * 15) / 1e6,
+    )
+
+
+def test_a_fallback_that_tells_no_price_is_refused_under_a_budget_in_dollars(agents, fanfold):
+    for name in ("codex", "claude"):
+        agents.install(name, writing(name))
+    agents.role("coder", "claude", 'fallback_backends = ["codex"]')
+    refused = fanfold("run", agents.recipe(step("coder")), "--yes", "--json", "--budget-usd", "1")
+    assert (refused.status, refused.json()["error"]["code"]) == (5, "budget.unpriced")
 
 
 def test_an_agent_that_can_be_told_is_called_with_what_is_left_of_a_budget(agents, fanfold):

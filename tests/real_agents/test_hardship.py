@@ -31,6 +31,16 @@ LIMIT_S = 130
 """Until the reset of a usage limit: longer than what is left to the program itself."""
 
 
+MODELS = {
+    "claude": "claude-sonnet-4-5",
+    "codex": "scripted",
+    "opencode": "scripted/m1",
+    "gemini": "gemini-2.5-flash",
+}
+"""What the roles name as their models where a budget is in dollars."""
+PRICED = (*MODELS, "codex-acp", "opencode-acp", "gemini-acp")
+
+
 def impatient(world: RealWorld, name: str, **more: object) -> None:
     keys = {"claude": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY", "copilot": "COPILOT_PROVIDER_API_KEY"}
     key = keys.get(name.removesuffix("-acp"), "OPENAI_API_KEY")
@@ -154,6 +164,7 @@ def test_a_budget_of_tokens_stops_a_step_while_it_works(world, seen, name):
     assert done["status"] == "paused", done["steps"]
     spent = done["usage"]["input_tokens"] + done["usage"]["output_tokens"]
     assert 2_500 <= spent <= 2_500 + 2_100, "at most the request beyond it, and one that is under way"
+    assert done["usage"]["output_tokens"] >= 40, "each whole answer, not only its beginning"
     assert firsts(world) == 1
     keep(world, name, "budget")
     done = world.fanfold("resume", "last", "--budget-tokens", "90000")
@@ -162,19 +173,26 @@ def test_a_budget_of_tokens_stops_a_step_while_it_works(world, seen, name):
     note(seen, name, "budget", "yes")
 
 
-@pytest.mark.parametrize("name", [name for name in WANTED if name == "claude"])
+@pytest.mark.parametrize("name", [name for name in WANTED if name in PRICED])
 def test_a_budget_in_dollars_continues_the_conversation(world, seen, name):
-    """The others report no price of an unknown provider, or over ACP only that of the whole turn."""
+    """Claude Code reports its costs; over ACP and for the others, the user's own price counts."""
     note(seen, name, "usd", "no")
-    acts = [{"run": f"echo {number} > {number}.txt"} for number in range(4)]
+    model = MODELS[name.removesuffix("-acp")]
+    if name != "claude":
+        rate = "{ input = 3, output = 15 }"
+        world.outside.write(".fanfold/config.toml", f"[models.prices]\n{json.dumps(model)} = {rate}\n")
+    acts = [{"run": f"sleep 0.7; echo {number} > {number}.txt"} for number in range(4)]
     work(world, name, task(*acts, say="Done."))
+    world.role("coder", name, "" if name in ("claude", "gemini", "gemini-acp") else f'model = "{model}"\n')
     done = world.fanfold("run", "work.yaml", "--yes", "--budget-usd", "0.004")
-    assert done["status"] == "paused", done["steps"]
+    assert done["status"] == "paused", done["steps"] or done["error"]
+    assert 0.004 <= done["usage"]["cost_usd"] <= 0.01, "at most the request beyond it, and one under way"
+    assert 2_000 <= done["usage"]["input_tokens"] <= 3_000
     keep(world, name, "usd")
     done = world.fanfold("resume", "last", "--budget-usd", "5")
     assert done["status"] == "completed", done["steps"]
     assert firsts(world) == 1
-    assert 0.01 < done["usage"]["cost_usd"] < 0.04, "each request once"
+    assert 0.017 < done["usage"]["cost_usd"] < 0.025, "each request once"
     note(seen, name, "usd", "yes")
 
 
@@ -262,7 +280,8 @@ def test_a_killed_run_loses_no_spending(world, seen, name):
     process.communicate()
     session = world.fanfold("transcript", "last", "work")["session_id"]
     world.until(lambda: not processes(session), "end of the agent")
-    assert world.fanfold("inspect", "last")["usage"]["input_tokens"] == 1_000
+    before = world.fanfold("inspect", "last")["usage"]
+    assert (before["input_tokens"], before["output_tokens"]) == (1_000, 20)
     (world.signs / f"spent-{name}").touch()
     done = world.fanfold("resume", "last")
     assert done["status"] == "completed", done["steps"]

@@ -270,6 +270,11 @@ class Access(Struct, frozen=True, kw_only=True):
         names = names if provider is None else (f"{provider.name}:{names[-1]}", *names)
         return next((self.own_prices[name] for name in names if name in self.own_prices), None)
 
+    def rate_of(self, model: str | None) -> Rate | None:
+        """Return the user's price of a model that another program calls."""
+        name = model or ""
+        return self.own_rate(None, name, name.rpartition(":")[2])
+
     def understand(self, model: str) -> ModelName | None:
         """Parse the name of a model; None if its provider is unknown.
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from fanfold.agents.backend_registry import MODEL, SCRIPTED, BackendRegistry
 from fanfold.agents.instructions import ProjectInstructions, read_instructions
 from fanfold.agents.local.weights import PROVIDER, LocalState, find_weights, local_state
+from fanfold.agents.providers import Access
 from fanfold.agents.role import Role
 from fanfold.api.ownership import OwnedRun, RunParts, check_enabled, executor_of, executors_of, supervise
 from fanfold.api.permission import Prompter, RunConsent, Spending, asked_about, consent_of, is_settled, permit
@@ -198,7 +199,7 @@ def freeze(
     needed = frozen.backends()
     if needed - {SCRIPTED}:  # scripted agents need no model, so this import is skipped
         check_backends(frozen, project.backends)
-        check_program_prices(plan, frozen, settings, project.backends)
+        check_program_prices(plan, frozen, settings, project.backends, project.config.access)
         if MODEL in needed:
             frozen, settings = prepare(plan, frozen, settings, project.config, project.store)
     return frozen, settings
@@ -502,16 +503,19 @@ def _unkept(name: str, role: Role, backend: str, home: Path) -> FanfoldError | N
 
 
 def check_program_prices(
-    plan: Plan, frozen: RunConfig, settings: Settings, backends: BackendRegistry
+    plan: Plan, frozen: RunConfig, settings: Settings, backends: BackendRegistry, access: Access
 ) -> None:
-    """Refuse a budget in dollars alone if a back end does not report its cost."""
+    """Refuse a budget in dollars alone if a back end does not report its cost and its model has no price."""
+    bodies = [find_body(AgentBody, step) for step in all_steps_below(plan)]
     for limited in _limited_in_dollars(plan, settings):
         for name, role in frozen.roles.items():
-            backend = frozen.backend_of(role)
-            if backends.tells_price(backend):
-                continue
-            why = f'"{backend}" does not report its costs'
-            raise _unpriced(plan, limited, why, {"backend": backend, "where": f'role "{name}"'})
+            models = {frozen.model_of(body) for body in bodies if body is not None and body.role == name}
+            rates = [access.rate_of(model) for model in models or {frozen.model or role.model}]
+            for backend in _backends(frozen, role):
+                if backends.tells_price(backend) or None not in rates:
+                    continue
+                why = f'"{backend}" does not report its costs, and role "{name}" names no model with a price'
+                raise _unpriced(plan, limited, why, {"backend": backend, "where": f'role "{name}"'})
 
 
 def prepare(

@@ -3,8 +3,8 @@
 Rules
 * A line is JSON or garbage. Garbage lines are counted and otherwise ignored. Lines have a maximum size.
 * Paths are names with dots (`item.text`, `errors.0`). They start at the top of a line or, with `each.`, at
-  one element of the list that the rule names. `a.*.b` is the sum over all values of `a`. `a | b` is the first
-  that exists, `a + b` is a sum, `=true` is a constant.
+  one element of the list that the rule names. `a.*.b` is the sum over all values of `a`. `a | b + c` is
+  `a` if it exists, else the sum of `b` and `c`; `=true` is a constant.
 * A condition is a value, a list of values, `"*"` for any existing value, or `{ not = value }`.
 * The output of a program is untrusted. It is used only as text and numbers.
 """
@@ -201,12 +201,10 @@ def _at(value: JSON, path: str) -> JSON:
 def _take(view: Mapping[str, JSON], path: str) -> JSON:
     if path.startswith("="):
         return True if path == "=true" else path[1:]
-    if "+" in path:
-        return sum(_amount(_at(view, part.strip())) for part in path.split("+"))
-    for part in path.split("|"):
-        found = _at(view, part.strip())
-        if found is not None:
-            return found
+    for way in path.split("|"):
+        found = [value for part in way.split("+") if (value := _at(view, part.strip())) is not None]
+        if found:
+            return sum(map(_amount, found)) if "+" in way else found[0]
     return None
 
 

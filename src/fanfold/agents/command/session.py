@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -67,6 +67,7 @@ from fanfold.agents.entries import (
     since_last_input,
 )
 from fanfold.agents.models.messages import MAX_COMPLAINTS, OUTPUT_TOOL, Contract
+from fanfold.agents.providers import Access
 from fanfold.agents.redaction import Redactor, without_key_parts
 from fanfold.agents.role import Role
 from fanfold.agents.spending import NO_NEED, OutOfBudget
@@ -144,6 +145,8 @@ class CommandSession:
         self._usage = sum((usage for usage in recorded if usage is not None), NOTHING_SPENT)
         """The usage of this turn, with that of executions before a crash."""
         self._counted = _counted(request.entries)
+        self._rate = backend.access.rate_of(request.role.model)
+        """The user's own price of the model that the role names."""
         self._calls = 0
         self._version = ""
         self._may_stray = request.strays is not None and not any(
@@ -247,7 +250,7 @@ class CommandSession:
         profile = self._profile
         reach = await self._programs.reach_here(reach_of(self._request.role))
         try:
-            need = structs.replace(NO_NEED, priced=profile.priced)
+            need = structs.replace(NO_NEED, priced=profile.priced or self._rate is not None)
             opened = await self._request.account.open_request(need)
         except OutOfBudget as error:
             raise self._failed(error.failure) from None
@@ -380,12 +383,12 @@ class CommandSession:
         if profile.counts_all:
             before = structs.replace(self._counted, micro_usd=0)
             used = structs.replace(used.beyond(before), micro_usd=used.micro_usd)
-        if (
-            used.micro_usd is None
-            and transcript.model
-            and profile.provider
-            and not self._credentials.is_elsewhere()
-        ):
+        if used.micro_usd is None and self._rate is not None:
+            from fanfold.agents.models.connections import replace_price
+
+            return replace_price(used, self._rate)
+        named = used.micro_usd is None and transcript.model and profile.provider
+        if named and not self._credentials.is_elsewhere():
             from fanfold.agents.models.connections import list_price
 
             price = list_price(transcript.model, profile.provider, used)
@@ -453,14 +456,13 @@ def _not_started(program: AgentProgram) -> Failure | None:
 class CommandBackend:
     """Runs sessions with one program."""
 
-    def __init__(
-        self, profile: Profile, programs: AgentPrograms, redactor: Redactor, environment: Mapping[str, str]
-    ) -> None:
+    def __init__(self, profile: Profile, programs: AgentPrograms, machine: Machine) -> None:
         self.name = profile.name
         self.profile = profile
         self.programs = programs
-        self.credentials = AgentCredentials(profile, environment)
-        self.redactor = redactor
+        self.credentials = AgentCredentials(profile, os.environ)
+        self.redactor = machine.redactor
+        self.access = Access.of(machine.config, machine.providers)
         listener: Callable[..., Awaitable[None]] = listen
         if profile.acp:
             from fanfold.agents.command import acp
@@ -499,7 +501,7 @@ def make(setup: BackendSetup, name: str) -> CommandBackend:
     if setup.programs is None:
         raise BugError("backend.no_programs", "programs for agents cannot be started here")
     profile = profile_named(name, setup.machine)
-    return CommandBackend(profile, setup.programs, setup.machine.redactor, os.environ)
+    return CommandBackend(profile, setup.programs, setup.machine)
 
 
 def profile_named(name: str, machine: Machine) -> Profile:
