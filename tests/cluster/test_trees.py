@@ -88,6 +88,22 @@ def test_three_changed_files_travel_in_64_kb_and_arrive_unchanged(
         assert sum(1 for file in folder.glob("src/**/*.txt")) == 300
 
 
+@pytest.mark.parametrize("place", ["inner/.fanfold", "inner/.FANFOLD/below"])
+def test_files_of_fanfold_in_a_lower_folder_do_not_travel(
+    project: Path, store: SqliteStore, tmp_path: Path, place: str
+):
+    (project / place).mkdir(parents=True)
+    (project / place / "secret").write_text("a key")
+    (project / "inner/beside.txt").write_text("here")
+    made = snapshot(store, project, machine(tmp_path / "here"), None)
+    trees = RunTrees(store, "r1", machine(tmp_path / "there"))
+    trees.note(made)
+    trees.fetch(made.tree)
+    files = trees.objects.files(made.tree)
+    assert [path for path in files if path.startswith("inner")] == ["inner/beside.txt"]
+    assert len(files) == 301
+
+
 class CountingStore:
     """A store that counts the blobs that are read."""
 

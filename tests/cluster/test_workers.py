@@ -238,6 +238,7 @@ def test_the_demo_gives_the_same_result_with_and_without_workers(tmp_path: Path)
 @pytest.mark.skipif(program("initdb") is None, reason="needs PostgreSQL: tools/install-postgresql")
 def test_one_command_tries_a_cluster_without_containers():
     with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / ".fanfold").mkdir()  # another project is above
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FANFOLD_")}
         done = subprocess.run(
             [ROOT / "deploy" / "try", folder], cwd=folder, env={**environment, "HOME": folder},

@@ -118,10 +118,12 @@ def store_snapshot(
 ) -> tuple[RunTreeStored, str]:
     """Add a snapshot of the project's folder to the next commit of a new run.
 
-    It builds on the snapshot of the first of the `earlier` runs that has one. Return also the id of that run,
-    which must still exist when the event is written.
+    It lacks files that other machines refuse, such as those of Fanfold in a lower folder. It builds on the
+    snapshot of the first of the `earlier` runs that has one. Return also the id of that run, which must still
+    exist when the event is written.
     """
-    files, in_git = spaces.capture(objects)
+    there, in_git = spaces.capture(objects)
+    files = {path: state for path, state in there.items() if not objects.problem(path, state, there)}
     for run in earlier:
         last = next(_snapshots(store, run), None)
         if last is not None:

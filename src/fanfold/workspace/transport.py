@@ -116,11 +116,12 @@ class TreeObjects(Objects):
         if len(files) > MAX_FILES:
             raise WorldError("workspace.bad_tree", f"a tree has {len(files)} files, over {MAX_FILES}")
         for path, state in files.items():
-            why = self._problem(path, state, files)
+            why = self.problem(path, state, files)
             if why:
                 raise WorldError("workspace.bad_tree", f'a tree contains "{path}": {why}')
 
-    def _problem(self, path: str, state: FileState, files: Mapping[str, FileState]) -> str:
+    def problem(self, path: str, state: FileState, files: Mapping[str, FileState]) -> str:
+        """Why a file of a tree must not be written to a disk; empty if it may."""
         try:
             plain = "/".join(names_of(path)) == path and not path.startswith("/")
         except PathProblem:
