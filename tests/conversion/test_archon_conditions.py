@@ -173,6 +173,18 @@ def test_a_step_has_no_tool_that_its_node_had_not(
     assert step.get("tools") == tools
 
 
+def test_nodes_that_only_read_run_side_by_side_as_before(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tools = "denied_tools: [Write, Edit, Bash]"
+    nodes = f"  - {{id: a, prompt: A., {tools}}}\n  - {{id: b, prompt: B., {tools}}}\n"
+    (folder / "flow.yaml").write_text(f"name: t\nnodes:\n{nodes}")
+    assert main(["convert", "flow.yaml", "-o", "made.yaml"]) == 0
+    capsys.readouterr()
+    assert main(["run", "made.yaml", "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["waves"] == [["a", "b"]]
+
+
 def test_a_long_chain_declared_backwards_is_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nodes = [f"  - {{id: n{at}, depends_on: [n{at - 1}], prompt: x}}" for at in range(600, 0, -1)]
     text = "\n".join(

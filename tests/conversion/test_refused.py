@@ -190,7 +190,46 @@ def test_a_program_may_change_files_and_use_the_network_as_it_could(convert: Any
     nodes = "  - {id: a, bash: 'gh issue list > issues.txt'}\n  - {id: b, bash: git commit -m x}\n"
     made = convert("w.yaml", f"name: w\nnodes:\n{nodes}")
     assert "shell: gh issue list > issues.txt\n  write_set:\n  - '**/*'\n  network: true" in made["text"]
-    assert "to_be_written: commits and branches of git" in made["text"]
+    assert "commits and branches of git" in made["text"]
+    assert [one["line"] for one in made["lost"] if one["what"] == "node b: git commit"] == [4]
+
+
+@pytest.mark.parametrize("command", ["gh pr checkout 12", "git fetch origin main", "git -C . add -A"])
+def test_a_program_that_writes_into_the_folder_of_git_is_refused(convert: Any, command: str) -> None:
+    made = convert("w.yaml", f"name: w\nnodes:\n  - {{id: a, bash: '{command}'}}\n")
+    assert not made["ok"]
+    assert made["text"].count("to_be_written:") == 1
+    assert [one["line"] for one in made["lost"] if one["what"].startswith("node a: g")][-1:] == [3]
+    assert convert("w.yaml", "name: w\nnodes:\n  - {id: a, bash: git status && git diff HEAD}\n")["ok"]
+
+
+def test_a_file_that_one_step_leaves_for_another_outside_the_project_is_listed(convert: Any) -> None:
+    nodes = (
+        "  - {id: a, bash: 'echo 1 > /tmp/state.txt'}\n  - {id: b, bash: 'cat /tmp/state.txt ~/.x $HOME/y'}\n"
+    )
+    made = convert("w.yaml", f"name: w\nnodes:\n{nodes}")
+    assert [(one["line"], one["what"]) for one in made["lost"]] == [
+        (3, "node a: /tmp/state.txt"),
+        *((4, f"node b: {path}") for path in ("$HOME/y", "/tmp/state.txt", "~/.x")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("runtime: {skills: [s]}", "runtime: skills"),
+        ("runtime: {plugins: [{source: p}]}", "runtime: plugins"),
+        ("runtime: {working_dir: sub}", "runtime: working_dir"),
+        ("instructions: [Answer in English.]", "workflow: instructions"),
+    ],
+)
+def test_what_a_workflow_gives_to_all_its_agents_is_refused_in_each(
+    convert: Any, place: str, words: str
+) -> None:
+    agents = "agents:\n  - {name: a, prompt: A, routes: [{to: b}]}\n  - {name: b, prompt: B, skills: []}\n"
+    made = convert("w.yaml", f"workflow:\n  entry_point: a\n  {place}\n{agents}")
+    assert [one["what"] for one in made["lost"]] == [words]
+    assert made["text"].count("to_be_written:") == (1 if "skills" in words else 2)
 
 
 @pytest.mark.parametrize(

@@ -302,7 +302,7 @@ _COMPOSED = {
     "loop_group": "write it as a group with `repeat`",
     "fan_out": "write it with `for_each`",
 }
-_OF_AGENTS = ("prompt", UNWRITTEN, "model", "reasoning_effort", "tools", "idle_timeout_ms")
+_OF_AGENTS = ("prompt", UNWRITTEN, "model", "reasoning_effort", "tools", "posture", "idle_timeout_ms")
 _CONVERSING = ("prompt", "command", "loop")
 _ARTIFACT = r"(?a)\$\{?(?:FANFOLD_ARTIFACTS|ARTIFACTS_DIR)\}?\"?/([\w./-]*\w)"
 _WRITES = r"(?i)\b(?:writ|append|updat|edit|sav|creat|add)\w*\b|\btee\b|>\s*[\"'`]?$"
@@ -449,6 +449,8 @@ class ArchonWorkflow:
                 what = f"{reader.what}: allowed_tools: {word}"
                 self.source.lose_inside(allowed or reader.node, word, what, "it works without that tool")
         step["tools"] = [word for word in named if word in _TOOLS and word not in taken]
+        if not {"Write", "Edit", "Bash"} & {*step["tools"]}:
+            step["posture"] = "read_only"  # nodes that only read run side by side
 
     def _asked(self, name: str) -> list[str]:
         """Return the fields of a node that others use."""

@@ -156,16 +156,17 @@ class ConductorWorkflow:
             inner.done()
         if runtime is not None:
             inner = Reader(self.source, runtime, "runtime")
-            if inner.text("default_model"):
-                model = self.kinds.text(inner.text("default_model"), inner.get("default_model") or runtime)
-                recipe["defaults"] = {"model": model}
+            if model := inner.text("default_model"):
+                recipe["defaults"] = {"model": self.kinds.text(model, inner.get("default_model") or runtime)}
             self.kinds.effort = inner.text("default_reasoning_effort")
             self.kinds.turns = inner.whole("max_agent_iterations")
             self.kinds.session = inner.value("max_session_seconds")
             inner.lose("provider", "models and back ends are a matter of configuration here")
             self.kinds.equipped = bool(inner.value("mcp_servers"))
             inner.lose("mcp_servers", "give the steps a role with these servers")
+            self.kinds.share(inner)
             inner.done()
+        self.kinds.share(head)
         head.lose("version", "versions of recipes are whole numbers")
         head.lose("hooks", "a step at the end may report what a hook reported")
         if head.map("metadata") is not None:
@@ -525,8 +526,11 @@ _REFUSED = {
     "validator": "repeat the step until a check passes",
     "dialog": "say `may_ask: true`, or put an `ask` step before it",
     "session_key": "say `continue: STEP` to continue a conversation",
+    "instructions": "write them into the prompts",
+    "skills": "give the step a role with these skills",
+    "plugins": "give the step a role with what they add",
 }
-"""Settings that change a step's behavior and must be written by hand."""
+"""Settings that change what a step does and must be written by hand; a workflow has some for all agents."""
 
 
 class StepKinds:
@@ -539,20 +543,31 @@ class StepKinds:
         self._names = names
         self._lead = lead
         """Adds the route of a gate's option: source, target, condition and position."""
-        self.item = ""
-        self.effort = ""
+        self.item = self.effort = ""
         self.turns: int | None = None
         self.session: Any = None
         """The workflow's defaults for agents: reasoning effort, and turns and seconds of a session."""
         self.equipped = False
         """Whether agents have tools of the workflow unless they name none."""
+        self.shared: frozenset[str] = frozenset()
+        """Keys of `_REFUSED` that the workflow sets for all agents."""
+
+    def share(self, workflow: Reader) -> None:
+        self.shared |= {key for key in _REFUSED if workflow.value(key)}
+        for key in self.shared:
+            workflow.lose(key, _REFUSED[key])
+
+    def _refuse(self, agent: Reader, step: dict[str, Any]) -> None:
+        shared = {"script": self.shared & {"working_dir"}, "": self.shared, "agent": self.shared}
+        for key, why in _REFUSED.items():
+            if (own := agent.value(key)) not in (None, []):
+                agent.lose(key, why)
+            if own != [] and (own is not None or key in shared.get(agent.text("type"), ())):
+                step[UNWRITTEN] = f"{key}: {why}"
 
     def write(self, agent: Reader, step: dict[str, Any], name: str) -> None:
         """Write the agent's work as keys of the step."""
-        for key, why in _REFUSED.items():
-            if agent.get(key) is not None:
-                agent.lose(key, why)
-                step[UNWRITTEN] = f"{key}: {why}"
+        self._refuse(agent, step)
         match agent.text("type"):
             case "" | "agent":
                 self._prompted(agent, step, name)
@@ -629,7 +644,7 @@ class StepKinds:
         if agent.text("output_mode") not in ("", "raw", "envelope"):
             agent.lose("output_mode", "say `output_schema` in the step")
         if agent.value("tools") == []:
-            step["tools"] = []
+            step |= {"tools": [], "posture": "read_only"}  # agents without tools run side by side
         elif self.equipped or agent.value("tools"):
             agent.lose("tools", "give the step a role with these tools")
             step.setdefault(UNWRITTEN, "a role with its tools")
@@ -725,10 +740,10 @@ class StepKinds:
         arguments = [script.text("command"), *script.texts("args")]
         step["run"] = [self.text(argument, script.get("args") or script.node) for argument in arguments]
         step |= program_rights(" ".join(arguments)) | step
-        for words, why in not_for_programs(step):
-            self._source.lose(script.node, f"{script.what}: {words}", why)
         if (env := script.map("env")) is not None:
             step["env"] = self._texts(env, f"{script.what}: env")
+        for words, why in not_for_programs(step):
+            self._source.lose(script.node, f"{script.what}: {words}", why)
         if (output := script.map("output")) is not None:
             step["output_schema"] = self._object(output)
         elif self._names.prints_json(name):

@@ -32,6 +32,13 @@ _FOR = (
 _FILE = r"(?m)(?<=[:-] )!file\s+(['\"]?)(?P<path>[^\s'\"]+)\1(?=\s*$)"
 _CLOSES = r"(?a)\{%[-+]?\s*(?:else|elif|end\w+)\b"
 _GIT = r"\bgit\s+(?:-C\s+\S+\s+)?(?:commit|push|checkout|switch|merge|rebase|worktree|tag|stash)\b"
+_GIT_FILES = (
+    rf"{_GIT}|\bgh\s+pr\s+checkout\b"
+    r"|\bgit\s+(?:-C\s+\S+\s+)?(?:add|am|cherry-pick|fetch|mv|pull|reset|restore|revert|rm)\b"
+)
+"""Commands that write into `.git`, which is read-only in a step."""
+_OWN_FOLDERS = r"(?a)(?<![\w./])(?:/tmp|~|\$\{?HOME\}?)/[\w./-]*\w"
+_OF_GIT = "commits and branches of git are made by a `deliver` step; other steps cannot write `.git`"
 _WEB = r"\bWeb(?:Search|Fetch)\b|(?i:\bsearch (?:the )?(?:web|internet)\b)"
 _NETWORK = (
     rf"{_WEB}|\b(?:gh|curl|wget|npm|npx|pnpm|yarn|pip|docker|ssh)\s|\bgit\s+(?:push|fetch|pull|clone)\b"
@@ -40,7 +47,7 @@ _LISTED = r"""(?<=\w)['"`]\s*,\s*\[?\s*['"`](?=\w)"""
 """What separates the words of a program that a script starts: `"git", ["push"`."""
 _ONLINE = rf"{_NETWORK}|\bfetch\(|\b(?:requests|httpx|urllib|aiohttp)\b|[A-Z]_(?:TOKEN|API_KEY)\b"
 _PROSE = (
-    r"(?i:\b(?:then|and)\s+(?:commit|push)\b|\bcommit\s+(?:it|all|the|these|this|your)\b"
+    r"(?i:\b(?:then|and)\s+(?:commit|push)\b|\bcommit\s+(?:it|all|each|every|the|these|this|your)\b"
     r"|\b(?:open|create)\s+(?:a|the)\s+(?:draft\s+)?(?:pr|pull request)\b)"
 )
 _VARIABLE = r"(?a)(?<!\\)\$\{?([A-Z][A-Z0-9_]{2,})\b"
@@ -285,14 +292,14 @@ def _as_list(
 def program_rights(text: str) -> dict[str, Any]:
     """Return the permissions that a program needs here and has by default elsewhere: files and network.
 
-    Commits of git are not merged, so a step that commits or changes branches must be written by hand.
+    A step cannot write `.git`, so one that commits, fetches or changes branches must be written by hand.
     """
     rights: dict[str, Any] = {"write_set": ["**/*"]}
     text = re.sub(_LISTED, " ", text)
     if re.search(_ONLINE, text):
         rights["network"] = True
-    if re.search(_GIT, text):
-        rights[UNWRITTEN] = "commits and branches of git are made by a `deliver` step"
+    if re.search(_GIT_FILES, text):
+        rights[UNWRITTEN] = _OF_GIT
     elif re.search(r"(?m)[^&|>]&[ \t]*$", text) and not re.search(r"\bwait\b", text):
         rights[UNWRITTEN] = "a process in the background ends with its step"
     return rights
@@ -323,9 +330,14 @@ def _requested(words: str, prompt: str) -> str:
 
 def not_for_programs(step: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the same for a command, which sees neither the user's folder nor environment variables."""
-    command = " ".join((step.get("shell", ""), *step.get("run", ())))
+    command = " ".join((step.get("shell", ""), *step.get("run", ()), *map(str, step.get("env", {}).values())))
     why = "commands cannot use your login: name `GH_TOKEN` in `env_vars`"
-    found = [("gh", why)] if re.search(r"\bgh\s+[a-z]", re.sub(_LISTED, " ", command)) else []
+    words = re.sub(_LISTED, " ", command)
+    found = [("gh", why)] if re.search(r"\bgh\s+[a-z]", words) else []
+    if (writes := re.search(_GIT_FILES, words)) is not None:
+        found.append((" ".join(writes[0].split()), _OF_GIT))
+    why = "each step has an empty home and /tmp of its own: keep files in artifacts"
+    found += [(path, why) for path in dict.fromkeys(re.findall(_OWN_FOLDERS, command))]
     code = re.sub(r"'[^']*'", "''", command)
     own = {*re.findall(_ASSIGNED, code), *step.get("inputs", ()), *step.get("env", ())}
     read = dict.fromkeys(name for name in re.findall(_VARIABLE, code) if not re.fullmatch(_USUAL, name))
