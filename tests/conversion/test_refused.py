@@ -460,6 +460,16 @@ def test_settings_that_the_program_of_a_crew_computes_are_listed(convert: Any, t
     assert all("to_be_written" in step for step in yaml.safe_load(made["text"])["steps"])
 
 
+def test_a_program_that_runs_several_crews_is_refused(convert: Any, tmp_path: Path) -> None:
+    _crew(tmp_path, "sequential")
+    program = tmp_path / "birds" / "crew.py"
+    text = program.read_text().replace("Search()", "")
+    program.write_text(f"{text}\n    @crew\n    def other(self):\n        return Crew(tasks=self.tasks)\n")
+    made = convert("birds/config/tasks.yaml", TASKS)
+    assert [one["what"] for one in made["lost"]] == ["other: Crew 2"]
+    assert all("to_be_written" in step for step in yaml.safe_load(made["text"])["steps"])
+
+
 def test_a_program_of_another_name_is_read_and_a_missing_one_is_listed(convert: Any, tmp_path: Path) -> None:
     _crew(tmp_path, "sequential")
     program = (tmp_path / "birds" / "crew.py").rename(tmp_path / "birds" / "bird_crew.py")

@@ -188,6 +188,7 @@ class _Program:
         """The methods of the tasks in their order, if it is not the order of the methods."""
         self.equipped: set[str] = set()
         """The agents and tasks with settings in Python that no step here has; "" for all."""
+        self._crews = 0
 
     def _lose(self, at: ast.expr, what: str, why: str) -> None:
         self._source.lost.append(Loss(at.lineno, what, why, self._file))
@@ -207,6 +208,11 @@ class _Program:
         name = self.names[method.name] = keys[0] if keys else method.name
         if kind == "Task":
             self.made[name] = given
+        self._crews += kind == "Crew"
+        if kind == "Crew" and self._crews > 1:
+            why = "a program runs several crews: write the tasks of each as a recipe of its own"
+            self._lose(call, f"{method.name}: Crew {self._crews}", why)
+            self.equipped.add("")
         if "config" in given and not isinstance(given["config"], ast.Subscript):
             self._lose(given["config"], f"{method.name}: config", "Python changes it")
             self.equipped.add(name)
