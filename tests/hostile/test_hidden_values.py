@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fanfold.errors import WorldError
 from tests.hostile.test_hidden_effects import EVIL, INNER, ROLE, Hidden, asked, project, read, role, run
 
 __all__ = ["project"]
@@ -375,3 +376,12 @@ def test_the_value_is_shown(project: Path, hidden: Hidden) -> None:
     shown = read(asked(project, hidden), 200)
     for text in hidden.shows:
         assert text in shown
+
+
+def test_a_question_with_more_text_than_a_person_reads_is_refused(project: Path) -> None:
+    double = [
+        {"id": f"s{n + 1}", "set": {"x": f"steps.s{n}.output.x + steps.s{n}.output.x"}} for n in range(18)
+    ]
+    steps = use({"id": "s0", "set": {"x": "'12345678'"}}, *double, path="steps.s18.output.x")
+    with pytest.raises(WorldError, match="more than 2,000,000 characters of effects"):
+        asked(project, Hidden("a value that doubles", steps, ()))

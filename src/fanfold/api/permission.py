@@ -21,7 +21,7 @@ Rules of the effects
   definition, and further rows those of names in it.
 * A role's effects are those of the role in its session: its program, network, MCP servers, guards, the fixed
   calls of its pipeline with the prompt that they insert.
-* More than `MAX_EFFECTS` are refused: no person reads them.
+* More than `MAX_EFFECTS`, or more than `MAX_CHARS`, are refused: no person reads them.
 """
 
 from __future__ import annotations
@@ -265,6 +265,7 @@ def asked_about(config: Config, spending: Spending) -> list[str]:
 # The effects of a run beyond reading
 
 MAX_EFFECTS = 10_000
+MAX_CHARS = 2_000_000
 MAX_CALLS = 10_000
 """Limit of followed calls of recipes. Each item of a map counts as one."""
 
@@ -299,6 +300,7 @@ class _Effects:
         self._find = find_role
         self._backend = backend
         self._called: set[tuple[str, bytes]] = set()
+        self._chars = 0
         self.found: dict[tuple[str, str], Effect] = {}
         """By text and kind: a role that two steps name is listed once."""
 
@@ -337,9 +339,12 @@ class _Effects:
                     self._add(effect)
 
     def _add(self, effect: Effect) -> None:
-        self.found.setdefault((effect.text, effect.kind), effect)
+        if self.found.setdefault((effect.text, effect.kind), effect) is effect:
+            self._chars += len(effect.text)
         if len(self.found) > MAX_EFFECTS:
             raise _too_many(self._plan, f"{MAX_EFFECTS:,} effects")
+        if self._chars > MAX_CHARS:
+            raise _too_many(self._plan, f"{MAX_CHARS:,} characters of effects")
 
     # Known values
 
