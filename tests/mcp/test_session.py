@@ -313,6 +313,7 @@ def test_workflows_switched_off_withhold_the_tools_that_start_them_and_leaves_re
             names = {tool.name for tool in (await client.list_tools()).tools}
             assert "workflow_status" in names
             assert not names & {"plan_workflow", "run_workflow"}
+            assert not (await client.list_prompts()).prompts  # each says to call run_workflow
             refused = await client.call_tool(
                 "run_workflow", {"name": "read-two", "inputs": {"topic": "owls"}}
             )

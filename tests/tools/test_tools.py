@@ -362,6 +362,14 @@ def test_what_was_delegated_is_kept_as_a_recipe(call):
 
 
 @pytest.mark.full
+def test_the_steps_of_a_map_count_and_the_map_does_not(call):
+    steps = '[{id: each, for_each: [a, b], prompt: "{{item}}"}, {id: end, prompt: x}]'
+    spec = f"name: mapped\ndefaults: {{agent: explorer}}\nsteps: {steps}\n"
+    run = call("run_workflow", {"spec": spec})["run"]
+    assert (run["status"], run["steps_done"], run["steps_total"]) == ("completed", 3, 3)
+
+
+@pytest.mark.full
 def test_a_run_that_is_not_waited_for_is_found_by_its_id(call):
     begun = call("run_workflow", {"name": "read-two", "inputs": {"topic": "owls"}, "wait": False})
     run = begun["run"]["run_id"]

@@ -479,6 +479,12 @@ def _set_off(text: str) -> str:
 # Follow the work of a call and report its progress in lines
 
 
+def _progress(tree: RunTree) -> tuple[int, int]:
+    """Return how many steps ended, and of how many; maps, groups and loops do not count."""
+    leaves = [node for node in tree.nodes() if node.kind == LEAF]
+    return sum(node.status in TERMINAL for node in leaves), len(leaves)
+
+
 async def follow_run(caller: ToolContext, root: str, background: ContinuedRun | None = None) -> RunTree:
     """Wait until a run finished, paused, waits only for people, or lost its process; return the tree.
 
@@ -493,9 +499,8 @@ async def follow_run(caller: ToolContext, root: str, background: ContinuedRun | 
             transition = transitions.read(envelope)
             if transition is not None:
                 name = f"{transition.path} " if transition.path else ""
-                leaves = [node for node in tree.nodes() if node.kind == LEAF]
-                done = f"{sum(node.status in TERMINAL for node in leaves)} of {len(leaves)} steps done"
-                await caller.say(f"run {root}, {done}: {name}{transition.text}")
+                done, steps = _progress(tree)
+                await caller.say(f"run {root}, {done} of {steps} steps done: {name}{transition.text}")
     if background is not None and tree.root.status == PENDING:
         raise background.ended_at_once()
     return tree
@@ -590,6 +595,7 @@ def run_report(tree: RunTree, run: Run | None = None, *, owned: bool = True) -> 
     text = as_text(document.output)
     cut = len(text) > MAX_OUTPUT_CHARS
     questions = open_approvals(tree)
+    done, total = _progress(tree)
     failed = [
         (path, step.error)
         for path, step in document.steps.items()
@@ -606,8 +612,8 @@ def run_report(tree: RunTree, run: Run | None = None, *, owned: bool = True) -> 
         error=None
         if document.error is None
         else shorten(document.error.message, RUN_REPORTS_MAX_MESSAGE_CHARS),
-        steps_done=sum(step.status in TERMINAL for step in document.steps.values()),
-        steps_total=len(document.steps),
+        steps_done=done,
+        steps_total=total,
         failures=[
             FailedStep(
                 path=path,

@@ -61,7 +61,7 @@ CODE = "recipe.not_evaluated"
 _TAG = r"\{[%#]-?\s*\w*"
 _DOLLAR = r"\$(?=\{\{)"
 _ROOTS = r"(?<![\w.])(?:steps|inputs|item|feedback)\s*[.\[]"
-_OPERATOR = r"[-+*/%?]|[=!<>]=|[<>]|&&|\|\|"
+_OPERATOR = r"[-+*/%?]|[=!<>]=|[<>]|&&|\|\||\w\("
 _PATH = r"(?a)([A-Za-z_][\w-]*)((?:\.[\w-]+|\[\d+\])*)"
 _SUFFIXES = frozenset("json yaml yml csv txt md py js ts toml xml html log sh go rs java c h lock".split())
 _PIECE = re.compile(

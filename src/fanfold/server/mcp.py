@@ -382,10 +382,11 @@ class FanfoldServer(MCPServer[Any]):
     # Recipes
 
     async def list_prompts(self) -> list[Prompt]:
-        """List the recipes that can be run; of several versions the highest."""
+        """List the recipes that can be run, of several versions the highest; none if workflows are off."""
         prompts: list[Prompt] = []
         with self._project() as project:
-            for name in dict.fromkeys(one.name for one in project.library.list()):
+            recipes = project.library.list() if project.config.switch("workflows.enabled") else []
+            for name in dict.fromkeys(one.name for one in recipes):
                 try:
                     plan = check_recipe(project, name).runnable()
                 except FanfoldError:
