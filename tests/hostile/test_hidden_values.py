@@ -266,6 +266,32 @@ VALUES += [
         files={"inner.yaml": json.dumps({"name": "inner", "steps": [{"id": "t", **WRONG}]})},
     ),
     Hidden(
+        "the values that a called recipe allows for an input",
+        use(
+            {"id": "s", "workflow": "./inner.yaml", "inputs": {"v": "{{inputs.y}}"}, **FAILS},
+            path="steps.s.error",
+        ),
+        (EVIL,),
+        [{"name": "y", "default": "other"}],
+        files={
+            "inner.yaml": json.dumps(
+                {
+                    "name": "inner",
+                    "inputs": [{"name": "v", "enum": [EVIL]}],
+                    "steps": [{"id": "t", "set": {"x": "1"}}],
+                }
+            )
+        },
+    ),
+    Hidden(
+        "the fields that a group must give",
+        use(
+            {"id": "s", "outputs": ["EVIL"], "steps": [{"id": "t", "set": {"x": "1"}}], **FAILS},
+            path="steps.s.error",
+        ),
+        ("EVIL",),
+    ),
+    Hidden(
         "a schema that an agent breaks",
         use(
             {"id": "s", "agent": "explorer", "prompt": "p", "output_schema": {"const": EVIL}, **FAILS},

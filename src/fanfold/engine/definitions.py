@@ -52,8 +52,9 @@ def failure_texts(step: Step, who: str) -> Iterator[Definition]:
     for text in (step.when, step.for_each, until, body.pick if body is not None else None):
         if text:
             yield Definition(f"where {who} may fail by {text}", [] if "{{" in text else names_in(text))
-    if step.output_schema is not None:
-        yield Definition(f"where {who} may fail by its output_schema {shown(step.output_schema)}")
+    for name, declared in (("output_schema", step.output_schema), ("outputs", list(step.outputs))):
+        if declared not in (None, []):
+            yield Definition(f"where {who} may fail by its {name} {shown(declared)}")
 
 
 def _answers(who: str, choices: Sequence[str], default: JSON, *, has_default: bool) -> Iterator[Definition]:
@@ -68,6 +69,7 @@ def call_inputs(step: Step, plan: Plan) -> Iterator[Definition]:
     """Yield the inputs that a step passes to a recipe, and the defaults of the others."""
     for declared in plan.inputs:
         row = f"where {plan.name}: inputs.{declared.name} is"
+        row += f" one of {shown(list(declared.enum))}:" if declared.enum else ""
         if (given := step.inputs.get(declared.name)) is not None:
             yield Definition(f"{row} {output_text(given)}", names_of(given))
         elif declared.has_default:
