@@ -129,6 +129,8 @@ def test_what_is_not_found_has_the_nearest_name_or_a_tool_call_as_its_hint(call,
             "fanfold resume d27kawb5kwrc --max-agents 9",
             "ask the user: fanfold resume d27kawb5kwrc --max-agents 9",
         ),
+        ("another name; --replace overwrites it", "another name; replace: true overwrites it"),
+        ("set FANFOLD_MODEL, or pass --model", "ask the user: set FANFOLD_MODEL, or pass --model"),
         ("wait, then try again", "wait, then try again"),
     ],
 )

@@ -287,10 +287,11 @@ _COMMAND = "fanfold "
 
 
 def as_tool_calls(hint: str) -> str:
-    """Replace command lines in a hint with tool calls. Commands without a tool are left to the user."""
+    """Replace command lines in a hint with tool calls. Other commands and options are left to the user."""
     for command, call in _CALLS if _COMMAND in hint else ():
         hint = re.sub(_COMMAND + command, partial(_call, call), hint)
-    return f"ask the user: {hint}" if _COMMAND in hint else hint
+    hint = hint if _COMMAND in hint else re.sub(r"(?<!\S)--replace\b", "replace: true", hint)
+    return f"ask the user: {hint}" if _COMMAND in hint or re.search(r"(?<!\S)--[a-z]", hint) else hint
 
 
 def _call(call: str, found: re.Match[str]) -> str:
