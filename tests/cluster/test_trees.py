@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fanfold.cluster.workspaces import TreeMerges
+from fanfold.cluster.workspaces import TreeIsolation, TreeMerges
 from fanfold.engine.run_trees import RunTrees, open_objects, store_snapshot
 from fanfold.errors import WorldError
 from fanfold.kernel.plan import Step
@@ -264,6 +265,35 @@ def test_a_driver_refuses_what_a_step_may_not_change_whatever_its_worker_says(
     assert outcome.error is not None
     assert outcome.error.code.startswith(code)
     assert trees.tip == base.tree
+
+
+def test_a_step_that_is_cancelled_while_it_waits_for_the_folder_leaves_it_to_the_next_one(
+    project: Path, store: SqliteStore, tmp_path: Path
+):
+    there, folder = machine(tmp_path / "there"), tmp_path / "folder"
+    trees = RunTrees(store, "r1", there)
+    trees.note(snapshot(store, project, there, None))
+    folder.mkdir()
+    isolation = TreeIsolation(folder, trees, Blobs(store), tmp_path / "there/store.git")
+
+    async def work() -> Outcome:
+        return Outcome("done")
+
+    async def cancel_while_waiting() -> BaseException:
+        with isolation.checked_out():
+            waiting = work()
+            task = asyncio.create_task(isolation.perform_in_folder(order(("src/**",)), waiting))
+            await asyncio.sleep(0)
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError) as cancelled:
+            await task
+        waiting.close()
+        return cancelled.value
+
+    kept = asyncio.run(cancel_while_waiting())  # an error keeps the frames alive in which it was raised
+    with open(folder / ".fanfold/tree.lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert kept.__traceback__ is not None
 
 
 def test_the_index_of_a_tree_makes_git_ignore_the_same_files(tmp_path: Path):

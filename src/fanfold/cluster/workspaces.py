@@ -36,7 +36,7 @@ from fanfold.project_files import write_whole
 from fanfold.sessions.processes import finish_despite_cancel
 from fanfold.steps.order import Job, Order, Outcome
 from fanfold.steps.records import ArtifactsPublished, ChangedPath, LeftOut, Merge, StoredPack, WorkspaceFact
-from fanfold.steps.step_workspace import Isolation, SaveFiles, StepWorkspace
+from fanfold.steps.step_workspace import Isolation, SaveFiles, StepWorkspace, in_thread
 from fanfold.store.protocol import Blobs
 from fanfold.workspace.artifacts import Artifact, open_published
 from fanfold.workspace.bases import Base
@@ -214,7 +214,7 @@ class TreeIsolation(Isolation):
     async def perform_in_folder(self, order: Order[Job], work: Awaitable[Outcome]) -> Outcome:
         """Run a function in the folder itself and return the changed files. A writer has it alone."""
         holding = self.checked_out()
-        tree = await finish_despite_cancel(asyncio.to_thread(holding.__enter__))
+        tree = await in_thread(holding.__enter__, lambda _: holding.__exit__(None, None, None))
         held = bool(order.write_set)
         if not held:
             holding.__exit__(None, None, None)
