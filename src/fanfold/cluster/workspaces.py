@@ -214,7 +214,11 @@ class TreeIsolation(Isolation):
     async def perform_in_folder(self, order: Order[Job], work: Awaitable[Outcome]) -> Outcome:
         """Run a function in the folder itself and return the changed files. A writer has it alone."""
         holding = self.checked_out()
-        tree = await in_thread(holding.__enter__, lambda _: holding.__exit__(None, None, None))
+
+        def release(_tree: str) -> None:
+            holding.__exit__(None, None, None)
+
+        tree = await in_thread(holding.__enter__, release)
         held = bool(order.write_set)
         if not held:
             holding.__exit__(None, None, None)
