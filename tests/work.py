@@ -20,6 +20,17 @@ PATIENCE_S = int(os.environ.get("TEST_PATIENCE_S") or 300)
 """What ends in seconds takes minutes on the slowest machine; what takes longer than this hangs."""
 
 
+def long_enough_ms(quiet_ms: int) -> int:
+    """How long an agent takes that a test looks at while it works, and that ends by itself afterwards.
+
+    `quiet_ms` is enough where all takes up to three times as long as on a quiet machine.
+    """
+    from tests.tiers import Machine  # it watches all that its process starts: for tests alone
+
+    busy = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return int(quiet_ms * max(1.0, busy / 3, Machine.measure().wall / 3))
+
+
 class Hangs(BaseException):
     """Not an `Exception`: what is tried must not catch it."""
 

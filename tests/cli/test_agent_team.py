@@ -11,7 +11,7 @@ from tests.cli.agent_world import AgentWorld, writing
 from tests.levels import needs_bubblewrap
 from tests.real_agents.provider import KEY
 from tests.real_agents.team import write_team
-from tests.work import PATIENCE_S
+from tests.work import PATIENCE_S, long_enough_ms
 from tools import markdown
 from tools.tidy import ROOT
 
@@ -37,7 +37,7 @@ def test_it_works_on_stand_ins(project, tmp_path, monkeypatch, fanfold, provider
     write_team(project)
     agents.install("claude", {"says": "claude-stream-json.jsonl"})
     parts = {f"concerns {part}/": {"writes": {f"{part}/made.txt": f"{part}\n"}} for part in ("api", "web")}
-    agents.install("codex", writing("codex", writes={}, told=parts, takes_s=1))
+    agents.install("codex", writing("codex", writes={}, told=parts, takes_s=long_enough_ms(1_000) / 1_000))
     for name in ("claude", "codex"):
         agents.profile(name, "credentials = []\n")
     monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{provider}/v1")

@@ -17,6 +17,7 @@ from fanfold.kernel.events import Event, Evidence
 from fanfold.kernel.state import fingerprint
 from fanfold.wiring import wire
 from tests.kernel.drive import Drive, function, plan
+from tests.work import long_enough_ms
 
 pytestmark = pytest.mark.full
 
@@ -414,7 +415,8 @@ def test_gc_never_takes_the_workspace_of_a_run_that_can_go_on(fanfold, project, 
     (project / "r.yaml").write_text(
         "name: r\nsteps: [{id: a, agent: worker, prompt: x, write_set: [n.txt]}]\n"
     )
-    (project / "s.yaml").write_text("steps: {a: {output: ok, delay_ms: 5000, writes: {n.txt: new}}}")
+    answer = f"{{output: ok, delay_ms: {long_enough_ms(5_000)}, writes: {{n.txt: new}}}}"
+    (project / "s.yaml").write_text(f"steps: {{a: {answer}}}")
     process = background("run", "r.yaml", "--script", "s.yaml", "--yes")
     until(lambda _: list(project.glob(".fanfold/subagents/*/child.json")))
     if how == "paused":

@@ -16,7 +16,7 @@ import yaml
 from fanfold.cli.chat import WORDS
 from tests.e2e.world import MODELS, Provider
 from tests.provider import Call, Fault, RecordedRequest, Reply, answer_with
-from tests.work import PATIENCE_S
+from tests.work import PATIENCE_S, long_enough_ms
 from tools import chat_recording
 from tools.screen import Screen
 
@@ -240,7 +240,8 @@ def test_a_chat_that_is_killed_goes_on_behind_what_was_recorded(
 ) -> None:
     script = yaml.safe_load(SCRIPT)
     said = script["steps"][where]
-    script["steps"][where] = {**(said if isinstance(said, dict) else {"output": said}), "delay_ms": 3_000}
+    said = said if isinstance(said, dict) else {"output": said}
+    script["steps"][where] = {**said, "delay_ms": long_enough_ms(3_000)}
     (project / "script.yaml").write_text(yaml.safe_dump(script))
     calls = project / "calls"
     screen = talk("--script", "script.yaml", "--permission", "auto", FANFOLD_SCRIPT_CALLS=str(calls))
@@ -266,7 +267,8 @@ def test_a_chat_that_is_killed_goes_on_behind_what_was_recorded(
 def test_a_chat_that_is_told_to_end_is_left_for_somebody_to_go_on(
     number: int, fanfold: Any, background: Any, until: Any, project: Path
 ) -> None:
-    (project / "slow.yaml").write_text("default: {output: at last, delay_ms: 2500}\n")
+    script = f"default: {{output: at last, delay_ms: {long_enough_ms(2_500)}}}\n"
+    (project / "slow.yaml").write_text(script)
     process = background("chat", "Where is the switch?", "--script", "slow.yaml")
     until(lambda run: any(step["status"] == "running" for step in run["steps"].values()))
     process.send_signal(number)

@@ -21,7 +21,7 @@ from tests.cli.test_chat import Open, leave, talk
 from tests.cli.test_formats import CAPPED, DATABASES, KEPT
 from tests.e2e.world import MODELS, Provider
 from tests.provider import Call, Fault, RecordedRequest, Reply, answer_with
-from tests.work import PATIENCE_S
+from tests.work import PATIENCE_S, long_enough_ms
 
 __all__ = ["talk"]
 pytestmark = pytest.mark.full
@@ -93,7 +93,8 @@ def test_a_run_that_lost_its_process_is_detached_and_resumed_by_the_lead(
     lead: Lead, project: Path, shell: Any, provider: Provider
 ) -> None:
     (project / "slow.yaml").write_text("name: slow\nsteps: [{id: a, agent: explorer, prompt: Wait here}]\n")
-    (project / "script.yaml").write_text("default: {output: late, delay_ms: 3000}\n")
+    script = f"default: {{output: late, delay_ms: {long_enough_ms(3_000)}}}\n"
+    (project / "script.yaml").write_text(script)
     command = [
         sys.executable,
         "-m",

@@ -12,7 +12,7 @@ import pytest
 from fanfold.api.run_handle import leave
 from fanfold.engine.requests import AnswerRequest
 from fanfold.wiring import wire
-from tests.work import PATIENCE_S
+from tests.work import PATIENCE_S, long_enough_ms
 
 pytestmark = pytest.mark.full
 
@@ -53,7 +53,8 @@ def hanging(recipes, background, until):
 @pytest.fixture
 def dawdling(recipes, background, until):
     """A run whose second step takes its time, driven by another process; a pause lets it end its turn."""
-    (recipes / "slow.yaml").write_text("default: OK\nsteps: {b: {output: done, delay_ms: 5000}}\n")
+    script = f"default: OK\nsteps: {{b: {{output: done, delay_ms: {long_enough_ms(5_000)}}}}}\n"
+    (recipes / "slow.yaml").write_text(script)
     (recipes / "chain.yaml").write_text(
         CHAIN + '  - {id: c, agent: explorer, prompt: "{{steps.b.output}}"}\n'
     )
@@ -329,7 +330,8 @@ def test_an_approval_in_a_child_run_is_answered_by_its_tree_path_or_in_the_child
 
 
 def test_watching_shows_what_happens_elsewhere_and_ends_with_the_run(recipes, background, shell, until):
-    (recipes / "hanging.yaml").write_text("default: {output: 'OK from {{step}}', delay_ms: 4000}\n")
+    script = {"default": {"output": "OK from {{step}}", "delay_ms": long_enough_ms(4_000)}}
+    (recipes / "hanging.yaml").write_text(json.dumps(script))
     process = background("run", "chain.yaml", "--script", "hanging.yaml")
     run = until(lambda run: run["steps"].get("a", {}).get("status") == "running")["run_id"]
     watched = shell("watch", run)
@@ -347,7 +349,8 @@ def test_watching_ends_when_nobody_drives_the_run(recipes, shell, fanfold):
 
 
 def test_a_followed_log_gives_each_event_once(recipes, background, shell, until, fanfold):
-    (recipes / "hanging.yaml").write_text("default: {output: 'OK from {{step}}', delay_ms: 4000}\n")
+    script = {"default": {"output": "OK from {{step}}", "delay_ms": long_enough_ms(4_000)}}
+    (recipes / "hanging.yaml").write_text(json.dumps(script))
     background("run", "chain.yaml", "--script", "hanging.yaml")
     run = until(lambda run: run["steps"].get("a", {}).get("status") == "running")["run_id"]
     followed = shell("logs", run, "-f", "--json").out

@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.work import long_enough_ms
+
 pytestmark = pytest.mark.full
 
 
@@ -37,7 +39,8 @@ def test_a_failed_step_names_the_command_that_shows_its_work_and_diff_what_has_n
 def test_a_conflict_names_the_command_that_runs_the_step_again(fanfold, project, background, until):
     (project / "a").write_text("old\n")
     (project / "w.yaml").write_text("name: w\nsteps: [{id: w, agent: worker, prompt: x, write_set: [a]}]\n")
-    (project / "s.yaml").write_text("steps: {w: {output: ok, delay_ms: 5000, writes: {a: theirs}}}")
+    answer = f"{{output: ok, delay_ms: {long_enough_ms(5_000)}, writes: {{a: theirs}}}}"
+    (project / "s.yaml").write_text(f"steps: {{w: {answer}}}")
     process = background("run", "w.yaml", "--script", "s.yaml", "--yes")
     until(lambda _: list(project.glob(".fanfold/subagents/*/child.json")))
     (project / "a").write_text("ours\n")

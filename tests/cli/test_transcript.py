@@ -12,7 +12,7 @@ import pytest
 import fanfold as package
 from tests.e2e.world import Provider
 from tests.provider import Call, RecordedRequest, Reply
-from tests.work import PATIENCE_S
+from tests.work import PATIENCE_S, long_enough_ms
 
 pytestmark = pytest.mark.full
 
@@ -133,7 +133,8 @@ def test_a_step_whose_result_was_kept_says_where_it_came_from(fanfold, ran):
 
 def test_a_running_agent_is_followed_until_its_step_is_over(fanfold, project, background, until):
     (project / "r.yaml").write_text("name: r\nsteps: [{id: a, agent: explorer, prompt: Go}]\n")
-    (project / "s.yaml").write_text("steps: {a: {output: done, delay_ms: 5000}}\n")
+    script = f"steps: {{a: {{output: done, delay_ms: {long_enough_ms(5_000)}}}}}\n"
+    (project / "s.yaml").write_text(script)
     background("run", "r.yaml", "--script", "s.yaml", "--yes")
     until(lambda run: run["steps"].get("a", {}).get("status") == "running")
     now = fanfold("transcript", "last", "a", "--json").json()

@@ -16,7 +16,7 @@ import pytest
 
 from tests.mcp.conftest import connected, stdio
 from tests.mcp.test_session import cli, use
-from tests.work import PATIENCE_S
+from tests.work import PATIENCE_S, long_enough_ms
 
 pytestmark = pytest.mark.full
 
@@ -32,7 +32,6 @@ phases:
   - {id: change, tasks: [{id: sub, workflow: ./inner.yaml}]}
 """,
     "slow.yaml": "name: slow\nsteps: [{id: a, agent: explorer, prompt: A}]\n",
-    "slow.script": "default: {output: late, delay_ms: 3000}\n",
 }
 ANSWERS = {
     "steps": {
@@ -52,16 +51,10 @@ def _server(folder: Path) -> Any:
 
 def _lose(folder: Path) -> str:
     """Start a run in a process, kill the process while a step runs, and return the id of the run."""
-    command = [
-        sys.executable,
-        "-m",
-        "fanfold.cli.main",
-        "run",
-        "slow.yaml",
-        "--script",
-        "slow.script",
-        "--yes",
-    ]
+    script = f"default: {{output: late, delay_ms: {long_enough_ms(3_000)}}}\n"
+    (folder / "slow.script").write_text(script)
+    command = [sys.executable, "-m", "fanfold.cli.main"]
+    command += ["run", "slow.yaml", "--script", "slow.script", "--yes"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + PATIENCE_S
         while (run := cli("inspect", "last")).get("steps", {}).get("a", {}).get("status") != "running":

@@ -19,7 +19,7 @@ from fanfold.wiring import make_mcp_server, wire
 from tests.mcp.conftest import ERAS, connected
 from tests.mcp.test_session import Answers, cli, running, use
 from tests.tools.conftest import SCRIPT
-from tests.work import PATIENCE_S
+from tests.work import PATIENCE_S, long_enough_ms
 
 pytestmark = pytest.mark.full
 
@@ -95,8 +95,8 @@ async def _becomes(client: Any, status: str) -> None:
 
 
 def test_a_subagent_whose_process_was_killed_is_detached_until_it_is_resumed(project):
-    script = "steps: {slow: {output: at last, delay_ms: 4000}}\n" + SCRIPT
-    server = make_mcp_server(project, Options(permission="auto", script=script))
+    slow = f"steps: {{slow: {{output: at last, delay_ms: {long_enough_ms(4_000)}}}}}\n"
+    server = make_mcp_server(project, Options(permission="auto", script=slow + SCRIPT))
 
     async def session() -> None:
         async with connected(server, "auto") as client:
