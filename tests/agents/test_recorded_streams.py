@@ -18,10 +18,11 @@ from typing import Any, cast
 
 import acp as _acp  # noqa: F401  # takes longer to load than a fast test may
 import pytest
+from msgspec import structs
 
-from fanfold.agents.backend import AgentProgram, SessionRequest
+from fanfold.agents.backend import AgentProgram, SessionFailed, SessionRequest
 from fanfold.agents.command.acp import PROMPT, AgentTurn
-from fanfold.agents.command.calls import Turn
+from fanfold.agents.command.calls import Turn, make_call
 from fanfold.agents.command.events import read_line
 from fanfold.agents.command.profile import Profile
 from fanfold.agents.command.profile_files import find_profile
@@ -31,7 +32,7 @@ from fanfold.agents.entries import Entry, FailedRequest, News, paid_in
 from fanfold.agents.role import Role
 from fanfold.agents.spending import Account, OpenRequest
 from fanfold.kernel.budget import Ledger
-from fanfold.kernel.events import Failure
+from fanfold.kernel.events import Failure, Usage
 from fanfold.steps.ids import INTERRUPTIONS
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -44,6 +45,7 @@ CASES = (
     "unreachable",
     "silent",
     "budget",
+    "usd",
     "correction",
     "killed",
 )
@@ -100,17 +102,26 @@ def program_of(stem: str) -> str:
     return found[0]
 
 
-class Replay:
-    """What was heard of one recorded call; `budget` is what it may use, in tokens."""
+def priced(used: Usage) -> Usage:
+    """What is used by a program that reports no price, at the user's own price of its model."""
+    price = 3 * used.input_tokens + 15 * used.output_tokens
+    return used if used.micro_usd is not None else structs.replace(used, micro_usd=price)
 
-    def __init__(self, stem: str, home: Path, budget: int | None = None) -> None:
+
+class Replay:
+    """What was heard of one recorded call; its budget is in tokens, or in millionths of a dollar."""
+
+    def __init__(
+        self, stem: str, home: Path, budget: int | None = None, micro_usd: int | None = None, model: str = ""
+    ) -> None:
         found = find_profile(program_of(stem), home)
         assert found is not None, stem
         self.profile: Profile = found
         self.entries: list[Entry] = []
-        self._ledger = Ledger(budget, None)
+        self._ledger = Ledger(budget, micro_usd)
+        self._model = model
         opened = OpenRequest(Account((self._ledger,)), None)
-        self.hearing = TranscriptRecorder(self._record, self._progress, str, request=opened)
+        self.hearing = TranscriptRecorder(self._record, self._progress, str, count=priced, request=opened)
         self._stem = stem
         asyncio.run(self._hear())
 
@@ -118,6 +129,7 @@ class Replay:
         self.entries.append(entry)
         used = paid_in(entry)
         self._ledger.spent_tokens += 0 if used is None else used.tokens
+        self._ledger.spent_micro_usd += 0 if used is None else used.micro_usd or 0
 
     def _progress(self, _: News) -> None:
         return None
@@ -146,7 +158,7 @@ class Replay:
 
     async def _speak(self, lines: list[bytes]) -> None:
         program = cast(AgentProgram, cast(Any, RecordedProgram(lines, self._hear_stderr)))
-        role = Role(name="coder", description="")
+        role = Role(name="coder", description="", model=self._model or None)
         request = SessionRequest(
             session_id="s1", run_id="r1", step="work", attempt=1, execution=1, role=role, prompt="Work."
         )
@@ -155,7 +167,8 @@ class Replay:
             return None
 
         turn = Turn(prompt="Work.", folder="/project")
-        await AgentTurn(program, request, self.profile, turn, self.hearing, attached).run()
+        call = make_call(self.profile, request, turn, Path("/own"))
+        await AgentTurn(program, request, self.profile, turn, self.hearing, attached, call).run()
 
     def judged(self, stopped: str = "") -> Failure:
         """Why it failed; `stopped` is why it was ended, if it did not end by itself."""
@@ -268,6 +281,47 @@ def test_a_budget_of_tokens_stops_a_program_while_it_works(tmp_path: Path, stem:
     assert 2_500 <= used.tokens <= 4_600, "at most the request beyond it, and one that was under way"
     assert used.output_tokens >= 40, "each whole answer, not only its beginning"
     assert failure.kind in INTERRUPTIONS, "its conversation continues"
+
+
+MODELS = {"codex-acp": "scripted", "opencode-acp": "scripted/m1"}
+"""What the role named, by the program that was then asked to use it."""
+
+
+@pytest.mark.parametrize("stem", case("usd"))
+def test_a_budget_in_dollars_stops_a_program_while_it_works(tmp_path: Path, stem: str) -> None:
+    name = program_of(stem)
+    budget = 9_000 if name == "claude-acp" else 4_000  # which had also asked for a title
+    replay = Replay(stem, tmp_path, micro_usd=budget, model=MODELS.get(name, ""))
+    failure = replay.judged()
+    assert (failure.kind, failure.code) == ("budget", "agent.budget")
+    used = replay.hearing.so_far
+    assert used is not None
+    assert 2_000 <= used.input_tokens <= 3_000
+    assert used.output_tokens >= 40
+
+
+def test_the_model_of_a_role_and_what_is_left_of_a_budget_are_given_to_claude_over_acp(
+    tmp_path: Path,
+) -> None:
+    profile = find_profile("claude-acp", tmp_path)
+    assert profile is not None
+    role = Role(name="coder", description="", model="anthropic:claude-sonnet-4-5")
+    request = SessionRequest(
+        session_id="s1", run_id="r1", step="work", attempt=1, execution=1, role=role, prompt="Work."
+    )
+    call = make_call(profile, request, Turn(prompt="Work.", max_micro_usd=9_000), tmp_path)
+    options = {"model": "claude-sonnet-4-5", "maxBudgetUsd": 0.009}
+    assert call.meta == {"claudeCode": {"options": options}}
+    unlimited = structs.replace(request, role=structs.replace(role, model=None))
+    assert make_call(profile, unlimited, Turn(prompt="Work."), tmp_path).meta == {}
+
+
+def test_an_agent_that_refuses_the_model_of_its_role_fails_instead_of_using_another(tmp_path: Path) -> None:
+    with pytest.raises(SessionFailed) as refused:
+        Replay(case("refused_model")[0], tmp_path, model="gpt-none")
+    failure = refused.value.failure
+    assert (failure.code, failure.retryable) == ("agent.failed", False)
+    assert 'OpenCode over ACP refuses the model "gpt-none"' in failure.message
 
 
 @pytest.mark.parametrize("stem", case("dropped"))

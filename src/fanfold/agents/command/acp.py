@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import structs
 
-from fanfold.agents.backend import AgentProgram, SessionRequest, import_in_thread
+from fanfold.agents.backend import AgentProgram, SessionFailed, SessionRequest, import_in_thread
 from fanfold.agents.command.calls import ProgramCall, Turn, for_session, model_for, with_instructions
 from fanfold.agents.command.events import (
     ConversationStart,
@@ -42,8 +42,7 @@ from fanfold.agents.command.events import (
 from fanfold.agents.command.profile import Profile, Rule
 from fanfold.agents.command.recorder import CHUNK_BYTES, LOOK_S, LineCutter, TranscriptRecorder
 from fanfold.agents.command.transcript_events import short
-from fanfold.agents.tools.mcp_servers import Server
-from fanfold.kernel.events import Usage
+from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.plan import JSON
 from fanfold.language.terminal import shorten_line
 
@@ -246,9 +245,9 @@ class AgentTurn:
         turn: Turn,
         transcript: TranscriptRecorder,
         attached: Callable[[], Awaitable[None]],
-        servers: Sequence[Server] = (),
+        call: ProgramCall,
     ) -> None:
-        self._servers = servers
+        self._call = call
         self._request = request
         self._profile = profile
         self._turn = turn
@@ -285,7 +284,9 @@ class AgentTurn:
         except _UnknownConversation as lost:
             await self._put_down(TurnEnd(failed=True, why=f"the conversation cannot be loaded: {lost}"))
         except RequestError as error:
-            await self._put_down(TurnEnd(failed=True, why=_words(error)))
+            why = _words(error)
+            reason = next((words for words in self._profile.reasons if words in why), "")
+            await self._put_down(TurnEnd(failed=True, why=why, reason=reason))
         except ValueError as error:  # errors that the library finds in a response
             why = shorten_line(f"it violates the protocol: {error}", MAX_WHY_CHARS)
             await self._put_down(TurnEnd(failed=True, why=why))
@@ -344,19 +345,19 @@ class AgentTurn:
         can = greeted.agent_capabilities
         at = can.mcp_capabilities if can is not None else None
         http, sse = (at is not None and bool(way) for way in (at and at.http, at and at.sse))
-        servers = for_session(self._servers, http, sse) if self._servers else None
+        servers = for_session(self._call.servers, http, sse) if self._call.servers else None
         if self._turn.resumes:
             if can is None or not can.load_session:
                 raise _UnknownConversation("it says that it cannot")
             try:
                 loaded = await connection.load_session(
-                    cwd=cwd, session_id=self._turn.conversation, mcp_servers=servers
+                    cwd, self._turn.conversation, servers, **self._call.meta
                 )
             except RequestError as error:
                 raise _UnknownConversation(_words(error)) from None
             await self._set_up(connection, self._turn.conversation, loaded)
             return self._turn.conversation
-        made = await connection.new_session(cwd=cwd, mcp_servers=servers)
+        made = await connection.new_session(cwd, mcp_servers=servers, **self._call.meta)
         await self._set_up(connection, made.session_id, made)
         return made.session_id
 
@@ -364,17 +365,20 @@ class AgentTurn:
         """Select the mode with the fewest questions, and the model, if the agent offers them."""
         from acp import RequestError
 
-        modes = getattr(made, "modes", None)
-        wanted = self._profile.mode
-        offered = [mode.id for mode in modes.available_modes] if modes is not None else []
-        with suppress(RequestError):  # if it fails, the agent asks and gets a response
-            if wanted in offered and modes is not None and modes.current_mode_id != wanted:
+        modes, wanted = getattr(made, "modes", None), self._profile.mode
+        if modes and modes.current_mode_id != wanted and wanted in [one.id for one in modes.available_modes]:
+            with suppress(RequestError):  # if it fails, the agent asks and gets a response
                 await connection.set_session_mode(session_id=name, mode_id=wanted)
-        model = model_for(self._profile, self._request.role.model)
+        model = "" if "{model}" in self._profile.meta.values() else self._request.role.model
+        model = model_for(self._profile, model)
         for option in getattr(made, "config_options", None) or () if model else ():
             if getattr(option, "category", None) == "model" or getattr(option, "id", "") == "model":
-                with suppress(RequestError):
+                try:
                     await connection.set_config_option(config_id=option.id, session_id=name, value=model)
+                except RequestError as error:
+                    why = f'{self._profile.title} refuses the model "{model}": {_words(error)}'
+                    failure = Failure("agent", "agent.failed", why, "name another model in the role", False)
+                    raise SessionFailed(failure) from None
 
     async def _prompt(self, connection: ClientSideConnection, name: str) -> TurnEnd:
         from acp import text_block
@@ -383,9 +387,8 @@ class AgentTurn:
         answered = await connection.prompt(session_id=name, prompt=[text_block(prompt)])
         used = answered.usage
         if used is not None:
-            cached = (used.cached_read_tokens or 0) + (used.cached_write_tokens or 0)
+            read = used.input_tokens + (used.cached_read_tokens or 0) + (used.cached_write_tokens or 0)
             price = None if self._cost is None else self._cost.micro_usd
-            read = used.input_tokens + cached
             spent = Usage(read, used.output_tokens, price, used.cached_read_tokens or 0)
             known = self._transcript.so_far
             if known is None or known.tokens <= spent.tokens:  # some report only their last response
@@ -479,14 +482,8 @@ def _is_not_of_library(record: logging.LogRecord) -> bool:
 def _words(error: Exception) -> str:
     """Return an agent's error message with its details."""
     data = getattr(error, "data", None)
-    more = (
-        data
-        if isinstance(data, str)
-        else data.get("details") or data.get("message")
-        if isinstance(data, dict)
-        else None
-    )
-    return f"{error}: {more}" if more else str(error)
+    more = data.get("details") or data.get("message") if isinstance(data, dict) else data
+    return f"{error}: {more}" if more and isinstance(more, str) else str(error)
 
 
 async def listen(
@@ -499,7 +496,7 @@ async def listen(
     attached: Callable[[], Awaitable[None]],
 ) -> None:
     """Run one turn with a program that uses the protocol; see `session.Listen`."""
-    await AgentTurn(program, request, profile, turn, transcript, attached, call.servers).run()
+    await AgentTurn(program, request, profile, turn, transcript, attached, call).run()
     transcript.ending.stderr = program.stderr_text()
     if transcript.ending.finished is None and not transcript.ending.stopped:
         transcript.ending.troubles = [

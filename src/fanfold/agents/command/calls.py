@@ -23,6 +23,7 @@ from fanfold.agents.models.messages import Contract
 from fanfold.agents.tool_names import spellings
 from fanfold.agents.tools.mcp_servers import Server, unavailable
 from fanfold.errors import AuthorError, WorldError
+from fanfold.kernel.plan import JSON
 from fanfold.language.json_text import SettingsUnreadableError, entry_at, remove_entry
 from fanfold.language.terminal import shorten_middle
 from fanfold.language.toml_text import remove_table
@@ -133,14 +134,10 @@ def _chosen(server: Server, listed: Sequence[str] | None) -> frozenset[str] | No
     by_role: frozenset[str] | None = None
     if listed is not None:
         names = spellings(f"mcp__{server.name}")
-        whole = {*names, *(f"{name}__*" for name in names)}
-        if not whole & set(listed):
-            by_role = frozenset(
-                tool.removeprefix(f"{name}__")
-                for tool in listed
-                for name in names
-                if tool.startswith(f"{name}__")
-            )
+        heads = [f"{name}__" for name in names]
+        if not {*names, *(f"{head}*" for head in heads)} & set(listed):
+            tools = ((tool, head) for tool in listed for head in heads if tool.startswith(head))
+            by_role = frozenset(tool.removeprefix(head) for tool, head in tools)
     if server.enabled_tools is None or by_role is None:
         return by_role if server.enabled_tools is None else server.enabled_tools
     return by_role & server.enabled_tools
@@ -234,6 +231,7 @@ class ProgramCall(Struct, frozen=True, kw_only=True):
     """Files by their path in the home, which may contain secrets."""
     servers: tuple[Server, ...] = ()
     """For an agent that receives them with its session."""
+    meta: Mapping[str, JSON] = {}
 
 
 class Turn(Struct, frozen=True, kw_only=True):
@@ -302,9 +300,8 @@ def make_call(
         else:
             found.append(_filled(word, values))
     if not found or not found[0]:
-        raise AuthorError(
-            "backend.no_command", "there is no program to run", hint="give the role a `command`"
-        )
+        hint = "give the role a `command`"
+        raise AuthorError("backend.no_command", "there is no program to run", hint=hint)
     argv = tuple(found)
     by_stdin = profile.prompt == "stdin" and not any("{prompt" in word for word in words)
     if any("{prompt_file}" in word for word in words):
@@ -318,7 +315,20 @@ def make_call(
         files=files,
         lent=lent,
         servers=handed.servers if handed.by_session else (),
+        meta=_nested({path: _filled(word, values) for path, word in profile.meta.items()}),
     )
+
+
+def _nested(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return texts by their paths (`a.b`) as objects, numbers as numbers, without empty ones."""
+    found: dict[str, Any] = {}
+    for path, text in texts.items():
+        at, (*above, name) = found, path.split(".")
+        for part in above if text else ():
+            at = at.setdefault(part, {})
+        if text:
+            at[name] = float(text) if re.fullmatch(r"[0-9]+\.[0-9]+", text) else text
+    return found
 
 
 def with_instructions(profile: Profile, request: SessionRequest, turn: Turn) -> str:

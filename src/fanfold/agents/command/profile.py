@@ -113,6 +113,8 @@ class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether it uses the Agent Client Protocol. Then it has no rules for its output."""
     mode: str = ""
     """For an agent with that protocol: the mode in which it asks no questions."""
+    meta: dict[str, str] = {}
+    """For an agent with that protocol: what `_meta` of its sessions contains, by path, such as `{model}`."""
     like: str = ""
     """Another profile, from which this one takes the keys it does not set."""
     call: tuple[str, ...] = ()

@@ -189,7 +189,6 @@ class TranscriptRecorder:
     async def _consumed(self, fact: UsageEvent) -> None:
         """Reserve the usage that is not recorded yet; stop a program whose budget is used up."""
         if fact.message:
-            # Its output is counted to its end in a file of the program, and only begun in its stream.
             known = self._by_message.get(fact.message, NOTHING_SPENT)
             self._by_message[fact.message] = max(fact.usage, known, key=lambda usage: usage.tokens)
             if self.spent is not None:  # it already reported the total

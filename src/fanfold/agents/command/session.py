@@ -145,8 +145,7 @@ class CommandSession:
         self._usage = sum((usage for usage in recorded if usage is not None), NOTHING_SPENT)
         """The usage of this turn, with that of executions before a crash."""
         self._counted = _counted(request.entries)
-        self._rate = backend.access.rate_of(request.role.model)
-        """The user's own price of the model that the role names."""
+        self._own_rate = backend.access.rate_of(request.role.model)
         self._calls = 0
         self._version = ""
         self._may_stray = request.strays is not None and not any(
@@ -160,7 +159,8 @@ class CommandSession:
             if isinstance(entry, Response) and entry.output is not UNSET:  # it finished before the crash
                 return self._result(entry.output, self._usage)
         begun, prompt = self._begun, self._request.prompt
-        if begun is None or not begun.conversation or self._is_strange(begun) or not self._profile.resumes:
+        own = begun is not None and begun.program == self._profile.name  # a fork can have another back end
+        if begun is None or not own or not begun.conversation or not self._profile.resumes:
             turn = self._anew()
         else:
             interrupted = any(isinstance(entry, AgentBegin) for entry in self._turn_entries)
@@ -171,10 +171,6 @@ class CommandSession:
         except SessionFailed as failed:
             failed.usage = self._usage if self._calls or self._usage.tokens else None
             raise
-
-    def _is_strange(self, begun: AgentBegin) -> bool:
-        """Return whether a conversation belongs to another program; a fork can have another back end."""
-        return begun.program != self._profile.name
 
     def _anew(self) -> Turn:
         """Return the task as a new conversation, with the earlier messages, which the agent does not know."""
@@ -192,7 +188,7 @@ class CommandSession:
         """Call the program until there is a valid answer."""
         begun, complaints, anew = self._begun, 0, ""
         if begun is not None and not turn.resumes:
-            whose = f"one of {begun.program}" if self._is_strange(begun) else "this conversation"
+            whose = "this conversation" if begun.program == self._profile.name else f"one of {begun.program}"
             anew = f"{self._profile.title} cannot continue {whose}"
         try:
             copied = begun is not None and turn.resumes and begun.home != self._request.session_id
@@ -250,7 +246,7 @@ class CommandSession:
         profile = self._profile
         reach = await self._programs.reach_here(reach_of(self._request.role))
         try:
-            need = structs.replace(NO_NEED, priced=profile.priced or self._rate is not None)
+            need = structs.replace(NO_NEED, priced=profile.priced or self._own_rate is not None)
             opened = await self._request.account.open_request(need)
         except OutOfBudget as error:
             raise self._failed(error.failure) from None
@@ -383,10 +379,10 @@ class CommandSession:
         if profile.counts_all:
             before = structs.replace(self._counted, micro_usd=0)
             used = structs.replace(used.beyond(before), micro_usd=used.micro_usd)
-        if used.micro_usd is None and self._rate is not None:
+        if used.micro_usd is None and self._own_rate is not None:
             from fanfold.agents.models.connections import replace_price
 
-            return replace_price(used, self._rate)
+            return replace_price(used, self._own_rate)
         named = used.micro_usd is None and transcript.model and profile.provider
         if named and not self._credentials.is_elsewhere():
             from fanfold.agents.models.connections import list_price
@@ -478,9 +474,8 @@ class CommandBackend:
     async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
         if self.name in OF_ROLES and not request.role.command:
             message = f'{request.step}: role "{request.role.name}" names no program'
-            raise SessionFailed(
-                Failure("agent", "backend.no_command", message, _COMMAND_HINT, retryable=False)
-            )
+            failure = Failure("agent", "backend.no_command", message, _COMMAND_HINT, retryable=False)
+            raise SessionFailed(failure)
         if key := unkept(self.profile, request.role):
             message = f'role "{request.role.name}" says {key}, which {self.name} does not enforce'
             hint = "use a model for this role, or another role"
@@ -500,8 +495,7 @@ def make(setup: BackendSetup, name: str) -> CommandBackend:
     """Return the back end of one profile."""
     if setup.programs is None:
         raise BugError("backend.no_programs", "programs for agents cannot be started here")
-    profile = profile_named(name, setup.machine)
-    return CommandBackend(profile, setup.programs, setup.machine)
+    return CommandBackend(profile_named(name, setup.machine), setup.programs, setup.machine)
 
 
 def profile_named(name: str, machine: Machine) -> Profile:
@@ -519,10 +513,8 @@ def check(machine: Machine, name: str, command: Sequence[str]) -> None:
             raise AuthorError("backend.no_command", "there is no program to run", hint=_COMMAND_HINT)
         # A path is checked when the program starts.
         if not {"/", "{"} & set(command[0]) and find_program(command[0], NOWHERE) is None:
-            message, hint = (
-                f"there is no program {command[0]!r}",
-                "install it, or correct the role's `command`",
-            )
+            message = f"there is no program {command[0]!r}"
+            hint = "install it, or correct the role's `command`"
             raise WorldError("backend.not_installed", message, hint=hint)
         return
     if not profile.program:
