@@ -43,7 +43,7 @@ def main() -> int:
     sys.stdout.write(f"fanfold: {status} (exit status {done.returncode})\n")
     if error := document.get("error"):
         words = " ".join(f"{error.get('message', '')} {error.get('hint', '')}".split())
-        sys.stdout.write(f"::error::fanfold: {error.get('code', 'failed')}: {words}\n")
+        sys.stdout.write(f"::error::fanfold: {error.get('code', 'failed')}: {as_data(words)}\n")
     if option("comment") == "true":
         try:
             post_comment(comment_text(document, status))
@@ -51,6 +51,11 @@ def main() -> int:
             sys.stdout.write(f"::error::fanfold: the comment was not posted: {reason(error)}\n")
             return done.returncode or 1
     return done.returncode
+
+
+def as_data(text: str) -> str:
+    """A text of an agent in a command of the runner, which finds no command and no escape in it."""
+    return text.replace("%", "%25").replace("::", ":\u200b:").replace("##[", "#\u200b#[")
 
 
 def option(name: str) -> str:

@@ -77,7 +77,7 @@ def test_a_person_talks_delegates_looks_and_saves_at_a_terminal(
     screen.type("/status\r")
     screen.until("lead")
     screen.type("/wrong\r")
-    screen.until("there is no /wrong here")
+    screen.until("/wrong is not a command of the chat")
     screen.type("Thank you.\r")
     screen.until("You are welcome.")
     leave(screen)
