@@ -190,31 +190,6 @@ def test_eight_writers_on_four_workers_give_the_tree_that_one_process_gives(
     store.close()
 
 
-MANY_WRITERS = """
-name: many
-limits: {max_concurrency: 12}
-output: "{{steps.count.output}}"
-steps:
-  - id: each
-    for_each: "lists.range(12)"
-    handler: "hand:work"
-    inputs: {i: "{{item}}"}
-    write_set: ["out/{{item}}.txt"]
-  - {id: count, shell: "ls out | wc -l", depends_on: [each]}
-"""
-
-
-def test_more_functions_wait_for_the_folder_of_their_run_than_a_machine_has_threads(cluster: Cluster):
-    (cluster.project / "hand.py").write_text(
-        "import os, pathlib\n\ndef work(i):\n    os.makedirs('out', exist_ok=True)\n"
-        "    pathlib.Path(f'out/{i}.txt').write_text('made')\n    return i\n"
-    )
-    cluster.start("one", "--slots", "12", apart=True)
-    done = start_foreground(cluster, MANY_WRITERS, SCRIPT)
-    assert (done.returncode, done.stdout) == (0, "12\n"), done.stderr
-    assert len(list((cluster.project / "out").iterdir())) == 12
-
-
 def test_pull_merges_into_the_folder_and_a_conflict_is_data_and_changes_nothing(cluster: Cluster):
     cluster.start("one", apart=True)
     (cluster.project / "b.md").write_text("there\n")

@@ -18,7 +18,6 @@ import socket
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -91,8 +90,6 @@ LEASE_CHECK_S = 1.0
 STOPS = "it stops"
 ANNOUNCE_S, ANNOUNCED_TIMES = 1.0, 3
 """The shortest time between two announcements, and how many are made per heartbeat."""
-THREADS = 32
-"""Threads for blocking work, besides one for each slot."""
 ROUNDS = 5
 """Round trips to the store whose fastest one is measured."""
 
@@ -293,8 +290,6 @@ class WorkerProcess:
         `on_change` is called when it takes jobs, and when it takes no more: it has no tags then.
         """
         loop = asyncio.get_running_loop()
-        # Each step that waits for the folder of its run blocks a thread, and the step that has it needs one.
-        loop.set_default_executor(ThreadPoolExecutor(self._options.slots + THREADS))
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._draining.set)
         identity = f"worker {self.identity.name}, process {os.getpid()} on {self.identity.machine}"
