@@ -549,11 +549,7 @@ def attempts_of(tree: RunTree, node: Node, log: Iterable[events.Envelope]) -> It
         if isinstance(data, events.Payment) and data.step == node.path:
             one = found.setdefault(data.attempt, _Attempt())
             one.usage = (one.usage or events.NOTHING_SPENT) + data.usage
-        if (
-            not isinstance(data, events.StepEvent | events.SubagentEvent)
-            or data.step != node.path
-            or not data.attempt
-        ):
+        if not isinstance(data, events.StepData) or data.step != node.path or not data.attempt:
             continue
         one = found.setdefault(data.attempt, _Attempt())
         if data.status == "started":
@@ -676,7 +672,7 @@ def _spans(envelopes: Iterable[events.Envelope]) -> dict[str, list[Span]]:
         if isinstance(data, events.RunFinished | events.RunPaused) and envelope.parent_run_id is None:
             for path in list(open_paths):
                 close(path, envelope.at, "interrupted")
-        if not isinstance(data, events.StepEvent | events.SubagentEvent) or data.late:
+        if not isinstance(data, events.StepData) or data.late:
             continue
         path = f"{envelope.path}/{data.step}" if envelope.path else data.step
         if data.status in _OPENING:

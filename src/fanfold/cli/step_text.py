@@ -47,10 +47,11 @@ def step_lines(run: InspectDocument, rows: Sequence[Row], *, every: bool, colour
             paint(row.who.ljust(widths[1]), "dim", colour),
             row.took.rjust(widths[2]),
         ]
-        before = " " * (sum(widths) + 21)
-        fits = len(before) <= MAX_NOTE_COLUMN
-        note = wrap_text(before + row.note, before)[len(before) :] if fits else row.note
-        parts.append(paint(note, shade, colour))
+        if row.note:
+            before = " " * (sum(widths) + 21)
+            fits = len(before) <= MAX_NOTE_COLUMN
+            note = wrap_text(before + row.note, before)[len(before) :] if fits else row.note
+            parts.append(paint(note, shade, colour))
         yield "  ".join(parts).rstrip() + "\n"
         step = steps.get(row.path)
         if step is None:

@@ -34,6 +34,7 @@ from fanfold.kernel.events import (
     Evidence,
     Failure,
     Payment,
+    StepData,
     StepEvent,
     SubagentEvent,
     Usage,
@@ -536,12 +537,12 @@ class RunTree:
             Envelope(name, seq, self.tree_seq, event.at, type_name(data), stored(data), *place)
         )
         self._data.append(encoded)
-        if isinstance(data, StepEvent | SubagentEvent) and data.order:
+        if isinstance(data, StepData) and data.order:
             self._note_start(event, seq)
 
     def _note_start(self, event: Event, seq: int) -> None:
         data = event.data
-        assert isinstance(data, StepEvent | SubagentEvent)
+        assert isinstance(data, StepData)
         self.starts[event.run, data.step] = StartRef(seq, data.order)
 
     def continuing(self) -> list[tuple[Node, Order[Job]]]:
@@ -578,7 +579,7 @@ class RunTree:
                 return []
             named = [(f"{fact.step}/artifacts/{file.path}", file.text) for file in fact.files if file.text]
             step, status = fact.step, COMPLETED
-        elif isinstance(data, StepEvent | SubagentEvent) and data.output is not None and not data.late:
+        elif isinstance(data, StepData) and data.output is not None and not data.late:
             named, step = [(data.step, data.output)], data.step
             status = EVENT_WORDS.get(data.status, data.status)
         else:

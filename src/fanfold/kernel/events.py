@@ -397,7 +397,8 @@ class Evidence(Struct, frozen=True, omit_defaults=True):
     """A struct of the layer that records it, or plain JSON after reading."""
 
 
-Data: TypeAlias = WorkflowEvent | StepEvent | SubagentEvent | Evidence
+StepData: TypeAlias = StepEvent | SubagentEvent
+Data: TypeAlias = WorkflowEvent | StepData | Evidence
 
 
 class Event(Struct, frozen=True, gc=False):

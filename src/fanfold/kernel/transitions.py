@@ -49,8 +49,7 @@ from fanfold.kernel.events import (
     RunResumed,
     RunStarted,
     StepAdded,
-    StepEvent,
-    SubagentEvent,
+    StepData,
     TimerFired,
     ValueDecided,
     WaitClosed,
@@ -512,7 +511,7 @@ def evolve(state: State, event: Event) -> State:
     if isinstance(data, WorkflowEvent):
         _fold_run(state, state.runs[event.run], data)
     else:
-        assert isinstance(data, StepEvent | SubagentEvent)
+        assert isinstance(data, StepData)
         word = EVENT_WORDS.get(data.status, data.status)
         if data.late:
             state.late += 1
@@ -550,7 +549,7 @@ def mark_late(state: State, event: Event) -> Event:
     Hosts must call this for every report of an attempt before they append it.
     """
     data = event.data
-    if not isinstance(data, StepEvent | SubagentEvent) or data.late:
+    if not isinstance(data, StepData) or data.late:
         return event
     if EVENT_WORDS.get(data.status, data.status) not in REPORTED:
         return event

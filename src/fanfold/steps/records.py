@@ -27,6 +27,7 @@ from fanfold.kernel.events import (
     RunResumed,
     RunStarted,
     StepAdded,
+    StepData,
     StepEvent,
     SubagentEvent,
     Usage,
@@ -514,7 +515,7 @@ class Memory:
             self._observe_run(event, data)
         elif isinstance(data, Evidence):
             self._observe_evidence(event.run, data)
-        elif isinstance(data, StepEvent | SubagentEvent):
+        elif isinstance(data, StepData):
             address = (event.run, data.step)
             self.requests.pop(address, None)
             if data.status in ("waiting", ASKED) and isinstance(data, StepEvent):
