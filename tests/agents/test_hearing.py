@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import tracemalloc
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -283,3 +284,28 @@ def test_the_gate_knows_whether_the_last_connection_failed(tmp_path: Path) -> No
             assert not gate.is_failing
 
     asyncio.run(main())
+
+
+@pytest.mark.full
+def test_a_gate_that_closes_during_a_connection_reports_no_error(tmp_path: Path) -> None:
+    (tmp_path / SOCKET).parent.mkdir(parents=True, exist_ok=True)
+    reported: list[str] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what["message"]))
+
+        async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with suppress(ConnectionError):
+                await reader.read()
+            writer.close()
+
+        async with await asyncio.start_server(hold, "127.0.0.1", 0) as other:
+            port = other.sockets[0].getsockname()[1]
+            async with ProviderGate(tmp_path, [f"127.0.0.1:{port}"]):
+                reader, writer = await asyncio.open_unix_connection(tmp_path / SOCKET)
+                writer.write(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\n\r\n".encode())
+                assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+            writer.close()
+
+    asyncio.run(main())
+    assert reported == []

@@ -98,8 +98,8 @@ class ProviderGate:
         self._open.add(writer)
         try:
             await self._lead(reader, writer)
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # one side closed the connection, or used another protocol
+        except (OSError, EOFError, asyncio.LimitOverrunError, asyncio.CancelledError):
+            pass  # one side closed the connection or used another protocol, or the gate closes
         finally:
             self._open.discard(writer)
             self._tasks.discard(task)
