@@ -90,6 +90,18 @@ def test_a_step_waits_for_the_answer_and_continues_where_it_was(
     assert fanfold("verify", "last").status == 0
 
 
+def test_a_step_after_an_agent_that_asked_gets_its_result(
+    fanfold: Fanfold, project: Path, provider: Provider, until: Callable[..., Any]
+) -> None:
+    after = "{id: after, agent: explorer, depends_on: [work], prompt: Report it}"
+    ask(fanfold, project, RECIPE.replace("Go}]", f"Go}}, {after}]"))
+    assert fanfold("answer", "last", "work", "8080 please").status == 0
+    done = until(lambda seen: seen["status"] == "completed")
+    assert "heard 8080 please" in str(provider.asked[-1].body)
+    [line] = [line for line in done["report"].splitlines() if line.startswith("- work (worker)")]
+    assert line.endswith("heard 8080 please")
+
+
 def test_the_question_is_answered_over_python(fanfold: Fanfold, project: Path, provider: Provider) -> None:
     import asyncio
 

@@ -34,7 +34,7 @@ from fanfold.kernel.events import (
     ValueDecided,
     WorkflowEvent,
 )
-from fanfold.kernel.state import ASKED, COMPLETED, UNSUCCESSFUL, Node
+from fanfold.kernel.state import ASKED, COMPLETED, TERMINAL, UNSUCCESSFUL, Node
 from fanfold.language.leaf_steps import AgentBody, find_body
 from fanfold.steps.ids import session_id, settling_ids
 from fanfold.store.protocol import Store
@@ -526,7 +526,7 @@ class Memory:
                 self.holders[address] = data.summary
             elif data.status == "interrupted" and data.error is not None and data.error.subject:
                 self.subjects[address] = data.error.subject
-            elif data.summary:
+            elif data.summary and data.status in TERMINAL:
                 self.summaries[address] = data.summary
             if isinstance(data, SubagentEvent) and data.status == "started":
                 self.tasks[address] = data.task
