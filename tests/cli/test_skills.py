@@ -79,7 +79,7 @@ def run(fanfold: Fanfold, project: Path, step: str) -> Any:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("place", [".fanfold/skills", ".codex/skills", ".claude/skills"])
+@pytest.mark.parametrize("place", [".fanfold/skills", ".codex/skills", ".agents/skills", ".claude/skills"])
 @pytest.mark.parametrize("whose", ["project", "user"])
 def test_a_skill_is_found_listed_in_the_prompt_and_read_on_demand(
     fanfold: Fanfold, project: Path, home: Path, provider: Provider, model: Model, place: str, whose: str

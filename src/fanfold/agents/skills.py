@@ -2,8 +2,8 @@
 
 Rules
 * A skill is a folder whose `SKILL.md` starts with front matter (`name`, `description`). It is found where
-  Fanfold, Codex and Claude Code look: `.fanfold/skills`, `.codex/skills` and `.claude/skills` of the project,
-  then of the user. The first folder of that name counts.
+  Fanfold, Codex and Claude Code look: `.fanfold/skills`, `.codex/skills`, `.agents/skills` and
+  `.claude/skills` of the project, then of the user. The first folder of that name counts.
 * Only skills that a role or step names reach an agent. Its prompt has their names and descriptions. The agent
   reads their files on demand with `read_skill`, and runs their scripts like any other command: in the
   sandbox, with the permissions of its step.
@@ -61,7 +61,7 @@ class SkillRoot(NamedTuple):
 
 def skill_roots(project: Path, user_home: Path, fanfold_home: Path) -> list[SkillRoot]:
     """Return the folders in which skills are looked up, the strongest first."""
-    names = (".codex/skills", ".claude/skills")
+    names = (".codex/skills", ".agents/skills", ".claude/skills")
     own = [SkillRoot(project / name, project, True) for name in (".fanfold/skills", *names)]
     return [
         *own,
