@@ -90,6 +90,23 @@ def test_the_end_a_failure_and_a_limit_are_notified_and_only_those_that_are_want
 
 
 @pytest.mark.full
+def test_a_notice_of_a_limit_names_the_limit(recipe, shell):
+    (recipe / "two.yaml").write_text(
+        "name: two\nsteps:\n  - {id: a, agent: explorer, prompt: x}\n"
+        "  - {id: b, agent: explorer, prompt: x, depends_on: [a]}\n"
+    )
+    (recipe / "dear.yaml").write_text(
+        "default: {output: x, usage: {input_tokens: 900, output_tokens: 100}}\n"
+    )
+    with receiving() as receiver:
+        given = {"FANFOLD_NOTIFY_WEBHOOK": receiver.url, "FANFOLD_NOTIFY_SECRET": SECRET}
+        limited = shell("run", "two.yaml", "--script", "dear.yaml", "--budget-tokens", "1500", **given)
+        notice = receiver.wait(1)[0].json()
+    assert (limited.status, notice["event"]) == (5, "limit")
+    assert notice["message"] == "two is paused: budget reached, 1,000 of 1,500 tokens spent"
+
+
+@pytest.mark.full
 def test_a_command_gets_the_notice_and_no_key_of_the_user(recipe, shell, tmp_path):
     seen = tmp_path / "seen.json"
     own_config(tmp_path, f"[notify]\ncommand = ['sh', '-c', 'cat > {seen}; env > {seen}.env']\n")

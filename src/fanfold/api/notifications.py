@@ -142,11 +142,13 @@ def _notice(project: Project, tree: RunTree, envelope: events.Envelope, data: ob
     if envelope.parent_run_id is not None:
         return None
     if isinstance(data, events.RunPaused):
+        from fanfold.api.run_documents import run_error
+
+        error = run_error(tree, tree.root)
+        text = f"is paused: {data.reason}" if error is None else error.message.removeprefix("the run ")
         if data.reason == BUDGET:
-            return _made(
-                project, tree, envelope, "limit", "has reached a limit", how_to_raise(tree) or resume
-            )
-        return _made(project, tree, envelope, "paused", f"is paused: {data.reason}", resume)
+            return _made(project, tree, envelope, "limit", text, how_to_raise(tree) or resume)
+        return _made(project, tree, envelope, "paused", text, resume)
     if isinstance(data, events.WaitOpened) and data.count <= 1:
         occasion: Occasion = "waiting" if data.reason == "outage" else "limit"
         why = data.error.message if data.error is not None else data.reason.replace("_", " ")
