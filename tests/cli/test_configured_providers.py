@@ -119,7 +119,11 @@ def test_a_project_can_neither_define_a_provider_nor_redirect_a_key(tmp_path: Pa
         ("[providers.acme]\nbase_url = 'x.example'\n", "config.bad_value", "providers.acme.base_url"),
         ("[providers.ollama]\nformat = 'grpc'\n", "config.bad_value", "openai-chat or openai-responses"),
         ("[providers.ollama]\nmodels = 'qwen3'\n", "config.bad_value", "providers.ollama.models"),
-        ("[providers.ollama]\napi_key_env = 'A B'\n", "config.bad_value", "one variable"),
+        (
+            "[providers.ollama]\napi_key_env = 'A B'\n",
+            "config.bad_value",
+            "the name of an environment variable",
+        ),
         ("[providers.ollama]\nprices = {x = {input = -1, output = 1}}\n", "config.bad_value", "for x"),
     ],
 )
@@ -128,6 +132,16 @@ def test_a_bad_table_is_refused_with_its_place(tmp_path: Path, text: str, code: 
         read(tmp_path, text)
     assert refused.value.code == code
     assert place in refused.value.message
+
+
+def test_a_key_in_the_place_of_its_variable_is_not_printed(tmp_path: Path) -> None:
+    with pytest.raises(AuthorError) as refused:
+        read(
+            tmp_path,
+            "[providers.acme]\nbase_url = 'https://x.example'\napi_key_env = 'sk-canary-0123456789'\n",
+        )
+    assert "providers.acme.api_key_env" in refused.value.message
+    assert "canary" not in f"{refused.value.message} {refused.value.details}"
 
 
 def test_its_key_reaches_no_started_program_and_no_record(tmp_path: Path) -> None:
@@ -224,7 +238,7 @@ def test_the_lists_show_configured_providers_and_never_a_key(
     fanfold: Callable[..., Result], own: Path
 ) -> None:
     listed = fanfold("models").out
-    assert "acme       ACME_TOKEN is set" in listed
+    assert "  acme        ACME_TOKEN is set" in listed, "aligned with openrouter"
     assert "acme-large" in listed
     assert "not configured: gemini, groq, mistral, azure, ollama, vllm, lmstudio" in listed
     shown = fanfold("doctor", "--json").out

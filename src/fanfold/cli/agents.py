@@ -386,13 +386,13 @@ def _text(found: agents.ModelsDocument, colour: bool) -> Iterator[str]:
         yield f"  hint: {plain(found.error.hint)}\n"
     yield f"\n{paint('Providers', 'bold', colour)}\n"
     presets = [one.provider for one in found.providers if not (one.configured or one.default_model)]
-    for one in found.providers:
-        if one.provider in presets:
-            continue
+    shown = [one for one in found.providers if one.provider not in presets]
+    width = max([9, *(len(one.provider) for one in shown)])
+    for one in shown:
         state = f"{one.key} is {'set' if one.key_set else 'not set'}" if one.key else "needs no key"
         address = f", at {plain(one.base_url)}" if one.base_url else ""
         models = f": {plain(', '.join(one.models))}" if one.models else ""
-        yield f"  {paint(one.provider.ljust(9), 'cyan', colour)}  {state}{address}{models}\n"
+        yield f"  {paint(one.provider.ljust(width), 'cyan', colour)}  {state}{address}{models}\n"
     if presets:
         yield f"  not configured: {', '.join(presets)}\n"
     local = found.local

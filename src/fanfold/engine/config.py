@@ -52,6 +52,7 @@ Kind: TypeAlias = Literal[
     "address",
     "url",
     "names",
+    "variable",
     "digests",
     "prices",
     "dollars",
@@ -173,7 +174,7 @@ SETTINGS = (
 
 PROVIDER_SETTINGS = (
     Setting("base_url", (), "url", not_in=("project",)),
-    Setting("api_key_env", (), "names", not_in=("project",)),
+    Setting("api_key_env", (), "variable", not_in=("project",)),
     Setting(
         "format", (), "choice", choices=("openai-chat", "openai-responses", "anthropic"), not_in=("project",)
     ),
@@ -440,8 +441,6 @@ def _provider(name: str, known: Sequence[Provider], found: Found) -> Provider:
     for setting in PROVIDER_SETTINGS:
         if (key := f"{place}.{setting.key}") in found:
             table[setting.key] = _checked(setting, *found[key], by_file=True)
-    if "api_key_env" in table and " " in table["api_key_env"]:
-        raise _bad(found[f"{place}.api_key_env"][1], table["api_key_env"], "the name of one variable")
     for listed in ("models", "prices"):
         if listed in table:
             table[listed] = json.loads(table[listed])
@@ -482,6 +481,7 @@ def _checked(setting: Setting, raw: object, origin: str, by_file: bool) -> bool 
         "texts": _texts,
         "paths": _paths,
         "dollars": _dollars,
+        "variable": _variable,
     }
     if (read := readers.get(setting.kind)) is not None:
         return read(raw, origin)
@@ -494,6 +494,12 @@ def _checked(setting: Setting, raw: object, origin: str, by_file: bool) -> bool 
             origin, raw.rpartition("@")[2].partition("?")[0], "an address with http:// or https:// before it"
         )
     return raw.lower() if setting.kind == "choice" else raw
+
+
+def _variable(raw: object, origin: str) -> str:
+    if not isinstance(raw, str) or not re.fullmatch(_NAME, raw):  # not shown: it may be the key itself
+        raise AuthorError("config.bad_value", f"{origin} must be the name of an environment variable")
+    return raw
 
 
 def _paths(raw: object, origin: str) -> str:
