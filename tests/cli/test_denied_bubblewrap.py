@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fanfold.errors import WorldError
-from fanfold.workspace import sandbox
+from fanfold.workspace import children, sandbox
 from fanfold.workspace.programs import connector
 from fanfold.workspace.sandbox import (
     MAC_HINT,
@@ -119,8 +119,68 @@ def test_a_file_that_landlock_cannot_hide_is_refused_before_anything_is_spent(
     refused = fanfold("run", recipe, "--yes", "--json").json()
     assert refused["error"]["code"] == "sandbox.insufficient"
     assert not fanfold("runs", "--json").json(), "no run was made"
+    assert "--unsafe-no-sandbox" in refused["error"]["hint"]
     accepted = fanfold("run", recipe, "--yes", "--unsafe-no-sandbox", "--json").json()
     assert accepted["status"] == "completed", accepted
+    [seen] = sandboxes(fanfold)
+    assert (seen["level"], "covered" in seen) == ("landlock", False), "what can be confined stays confined"
+    assert seen["network"] is False
+
+
+def sandboxes(fanfold: Callable[..., Result]) -> list[dict[str, Any]]:
+    """What the log of the latest run says about its sandboxes."""
+    facts = [json.loads(line)["data"] for line in fanfold("logs", "last", "--json").out.splitlines()]
+    return [fact for fact in facts if fact.get("what") == "sandbox"]
+
+
+@pytest.mark.full
+@needs_landlock
+@pytest.mark.parametrize("failed", [set(), {"overlay", "overlay-userns"}], ids=["overlay", "copy"])
+def test_a_command_reads_git_and_dependencies_of_the_project_and_changes_neither(
+    agents: AgentWorld, fanfold: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, failed: set[str]
+) -> None:
+    monkeypatch.setattr(children, "_failed", failed)
+    folder = agents.project
+    (folder / ".venv/bin").mkdir(parents=True)
+    (folder / ".venv/bin/check").write_text("#!/bin/sh\ncat node_modules/a/version\n")
+    (folder / ".venv/bin/check").chmod(0o755)
+    (folder / "node_modules/a").mkdir(parents=True)
+    (folder / "node_modules/a/version").write_text("4.2\n")
+    (folder / ".gitignore").write_text(".venv\nnode_modules\n.fanfold\n")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-C", str(folder)]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True, timeout=PATIENCE_S)
+    tries = "touch .git/x; git commit --allow-empty -m y; echo 5 > node_modules/a/version; rm -r .venv/bin"
+    recipe = agents.recipe(
+        {"id": "log", "run": ["git", "log", "--format=%s"]},
+        {"id": "check", "run": [".venv/bin/check"]},
+        {"id": "tries", "shell": f"{tries}; echo b > b.txt; git status --short", "write_set": ["b.txt"]},
+    )
+    done = fanfold("run", recipe, "--yes", "--json").json()
+    assert done["status"] == "completed", done["steps"]
+    outputs = {path: step["output"].split() for path, step in done["steps"].items()}
+    assert (outputs["log"], outputs["check"]) == (["first"], ["4.2"])
+    assert "b.txt" in outputs["tries"]
+    assert [change["path"] for change in done["changes"]] == ["b.txt"]
+    assert (folder / "node_modules/a/version").read_text() == "4.2\n"
+    assert (folder / ".venv/bin/check").exists()
+    assert not (folder / ".git/x").exists()
+    log = subprocess.run([*git, "log", "--format=%s"], capture_output=True, text=True, check=True)
+    assert log.stdout.split() == ["first"]
+
+
+@pytest.mark.full
+@needs_landlock
+def test_a_link_replaced_by_a_repository_of_the_step_is_refused(
+    agents: AgentWorld, fanfold: Callable[..., Result]
+) -> None:
+    subprocess.run(["git", "init", "-q", str(agents.project)], check=True, timeout=PATIENCE_S)
+    recipe = agents.recipe(
+        {"id": "work", "shell": "rm .git; mkdir .git; echo > .git/config", "write_set": ["**"]}
+    )
+    error = fanfold("run", recipe, "--yes", "--json").json()["steps"]["work"]["error"]
+    assert error["code"] == "workspace.violation"
+    assert (agents.project / ".git/HEAD").exists()
 
 
 @pytest.mark.full

@@ -459,7 +459,7 @@ def check_confinement(project: Project, plan: Plan, frozen: RunConfig) -> None:
         if not (role.network or role.offline):
             check_reach(levels, unsafe=frozen.unsafe)
         profile = find_profile(backend, project.config.home)
-        if level == "landlock" and profile is not None and not frozen.unsafe:
+        if profile is not None and not frozen.unsafe:
             check_brought(level, project.folder, profile.state.brought)
 
 

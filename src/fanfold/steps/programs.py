@@ -236,12 +236,10 @@ class Programs:
         if problem := why_not_startable(argv, given):
             hint = "put long values into a file of the workspace"
             raise WorldError("command.not_startable", problem, hint=hint)
-        program = argv[0]
-        return await asyncio.to_thread(self._plan_now, program, place, read_only, network, given, rooms)
+        return await asyncio.to_thread(self._plan_now, place, read_only, network, given, rooms)
 
     def _plan_now(
         self,
-        program: str,
         place: StepWorkspace,
         read_only: bool,
         network: bool,
@@ -267,22 +265,13 @@ class Programs:
             points=place.points,
             write_set=place.write_set,
         )
-        if level == "landlock" and place.child is not None:
-            # Landlock cannot mount a folder of the project tree into a snapshot.
-            git = os.path.basename(program) == "git"
-            folder = ".git" if git else program.removeprefix("./").partition("/")[0]
-            if folder in policy.points:
-                message = (
-                    f"{program} needs {folder} inside an isolated workspace, which Landlock cannot mount"
-                )
-                hint = "fanfold doctor shows how to allow bubblewrap"
-                raise WorldError("sandbox.insufficient", message, hint=hint)
         try:
             check_level(level, policy)
         except WorldError:
             if not self._unsafe:
                 raise
-            level = "unsafe"
+            # The user accepts what cannot be hidden. Everything else stays confined.
+            policy = structs.replace(policy, rooms=structs.replace(policy.rooms, covered=()))
         launch = plan_sandbox(level, policy)
         place.note_sandbox(launch)
         return launch

@@ -28,7 +28,7 @@ from fanfold.process_identity import ProcessIdentity, this_process
 from fanfold.project_files import Closing, write_whole
 from fanfold.workspace import changes as overlay
 from fanfold.workspace import layout
-from fanfold.workspace.bases import Base, Bases, copy_files, make_folders
+from fanfold.workspace.bases import Base, Bases, copy_files, make_places
 from fanfold.workspace.beneath import (
     Copier,
     FileEntry,
@@ -44,6 +44,8 @@ from fanfold.workspace.ignored import Ignoring
 from fanfold.workspace.layout import Layout, read_kept
 
 Method: TypeAlias = Literal["overlay", "overlay-userns", "reflink", "copy"]
+LINKS = "links"
+"""The folder of a step workspace with links to what the sandbox cannot mount; a layer over its base."""
 _failed: set[str] = set()
 
 
@@ -118,14 +120,7 @@ class Child:
     @property
     def points(self) -> dict[str, bool]:
         """The paths of the project tree to mount: without dependencies that the setup command provides."""
-        return {path: kind for path, kind in self.base.manifest.points.items() if not self._provides(path)}
-
-    def _provides(self, path: str) -> bool:
-        if is_protected(path) or not (self.record.prepares or self.record.prepared):
-            return False
-        with suppress(OSError):
-            return self.record.prepares or bool(os.listdir(Path(self.record.prepared, path)))
-        return False
+        return _points(self.base, self.record)
 
     def changes(self) -> list[Change]:
         """Return the differences to the base, sorted by path. Its programs must have ended."""
@@ -173,11 +168,32 @@ class Child:
         layout.let_be_removed(self.folder / "upper" if self.method.startswith("overlay") else self.place)
 
 
-def make(folder: Path, record: SnapshotRecord, base: Base, ignoring: Ignoring) -> Child:
-    """Create a step workspace in a new folder. The method of its record is chosen here."""
+def _points(base: Base, record: SnapshotRecord) -> dict[str, bool]:
+    def is_provided(path: str) -> bool:
+        if is_protected(path) or not (record.prepares or record.prepared):
+            return False
+        with suppress(OSError):
+            return record.prepares or bool(os.listdir(Path(record.prepared, path)))
+        return False
+
+    return {path: kind for path, kind in base.manifest.points.items() if not is_provided(path)}
+
+
+def make(
+    folder: Path, record: SnapshotRecord, base: Base, ignoring: Ignoring, linked: Path | None = None
+) -> Child:
+    """Create a step workspace in a new folder. The method of its record is chosen here.
+
+    `linked` is the project if the sandbox mounts nothing: its git and dependency folders become links, which
+    Landlock keeps read-only.
+    """
     folder.mkdir(mode=0o700)
     for name in ("upper", "work", "workspace"):
         (folder / name).mkdir(mode=0o755)
+    if linked is not None:
+        for path in _points(base, record).keys() - {layout.OWN_FOLDER}:
+            (folder / LINKS / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / LINKS / path).symlink_to(linked / path)
     entrance = None
     overlays: tuple[Method, ...] = ("overlay", "overlay-userns")
     for method in overlays:
@@ -195,11 +211,20 @@ def make(folder: Path, record: SnapshotRecord, base: Base, ignoring: Ignoring) -
     return Child(folder, record, base, ignoring, entrance)
 
 
+def _added(folder: Path, prepared: str) -> list[Path]:
+    """The folders that are laid over the base of a step workspace."""
+    return [Path(one) for one in (folder / LINKS, prepared) if one and os.path.isdir(one)]
+
+
 def _mount(
     method: Method, folder: Path, base: Base, read_only: bool, prepared: str
 ) -> overlay.Entrance | None:
-    trees = (Path(prepared), *base.trees) if prepared and os.path.isdir(prepared) else base.trees
-    layers = (trees, folder / "upper", folder / "work", folder / "workspace")
+    layers = (
+        (*_added(folder, prepared), *base.trees),
+        folder / "upper",
+        folder / "work",
+        folder / "workspace",
+    )
     if method == "overlay-userns":
         return overlay.lay_in_namespace(*layers, read_only=read_only)
     overlay.lay(*layers, read_only=read_only)
@@ -211,15 +236,17 @@ def _copy(folder: Path, base: Base, prepared: str) -> Method:
         os.rmdir(folder / name)
     with Closing(open_top(folder / "workspace")) as target:
         copier = Copier()
-        make_folders(target, base.manifest)
+        points = base.manifest.points.items()
+        kept = {path: kind for path, kind in points if not (folder / LINKS / path).is_symlink()}
+        make_places(target, base.manifest.folders, kept)
         copied = Manifest()
         with base.opened() as source:
             for tree, paths in source.split(base.manifest.files):
                 _, gone = copy_files(tree, target, paths, copier)
                 if gone:
                     raise WorldError("workspace.damaged", f'base {base.id} no longer contains "{gone[0]}"')
-        if prepared:
-            with Closing(open_top(Path(prepared))) as made:
+        for added in _added(folder, prepared):
+            with Closing(open_top(added)) as made:
                 ignored = Manifest()
                 _describe(made, "", ignored.files)
                 folders = {str(parent) for path in ignored.files for parent in Path(path).parents} - {"."}

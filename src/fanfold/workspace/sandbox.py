@@ -238,6 +238,7 @@ def rules(policy: Policy, scratch: Path, outside: Outside) -> dict[str, object]:
     else:
         paths.append(_rule(policy.place, _READING if policy.read_only else writing))
         paths += [(top, path, _READING) for path in policy.points if path != ".fanfold"]
+        paths += [_rule(path, _READING) for path in policy.repositories]
     net = 3 if abi() >= 4 and not (policy.network or policy.rooms.connects) else 0
     scoped = 3 if abi() >= 6 else 0
     return {"fs": everything, "net": net, "scoped": scoped, "files": _ON_FILES & everything, "paths": paths}
@@ -395,7 +396,6 @@ def _landlock() -> Level:
         "a pid namespace: processes outside are seen, and what escapes its parent is found by its mark",
         "chmod, chown and extended attributes inside (they are refused, since they cannot be confined)",
         "unix sockets, pairs of datagram sockets, watches on folders, and terminals inside",
-        "git and dependency folders inside an isolated workspace",
         "new entries beside closed ones for a shared writer (at the top of the project)",
         "hiding that a file outside is there, how large it is and when it changed, from who knows its path",
         "keeping the times of files outside from being changed by their owner",
@@ -474,7 +474,7 @@ def check_reach(levels: Levels, *, unsafe: bool = False) -> None:
     """Raise if this machine cannot restrict an agent that is a program to its provider."""
     if choose_level(levels, unsafe=unsafe) == "landlock" and not levels.landlock.keeps_agents and not unsafe:
         message = "an agent cannot be limited to its provider here: Landlock cannot restrict its network"
-        hint = f"{levels.bubblewrap.fix}; or write network = true into the role"
+        hint = f"{levels.bubblewrap.fix}; or accept the risk with --unsafe-no-sandbox"
         raise WorldError("sandbox.insufficient", message, hint=hint, exit_status=EXIT_PERMISSION)
 
 

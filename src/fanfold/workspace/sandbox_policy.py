@@ -355,7 +355,7 @@ def cover_arguments(policy: Policy, sized: list[str]) -> list[str]:
 
 ALLOW = (
     "write brought = [] below [state] into the agent's file in the folder backends of FANFOLD_HOME"
-    " (~/.fanfold where that is not set)"
+    " (~/.fanfold where that is not set), or accept it for one run with --unsafe-no-sandbox"
 )
 
 

@@ -157,8 +157,11 @@ class Workspaces:
                 owner=str(this_process()), origin=origin, epoch=epoch, prepared=str(prepared or ""),
                 prepares=prepares,
             )  # fmt: skip
+            levels = sandbox.detect(self.project)
+            mounts_nothing = levels.landlock.available and not levels.bubblewrap.available
+            linked = self.project if mounts_nothing else None
             try:
-                return children.make(folder, record, base, self._ignoring)
+                return children.make(folder, record, base, self._ignoring, linked)
             except BaseException:
                 self.remains.throw_away(folder)
                 raise
@@ -199,8 +202,9 @@ class Workspaces:
             made.mkdir(mode=0o700)
             overlaid = child.method.startswith("overlay")
             os.rename(child.folder / ("upper" if overlaid else "workspace"), made / PREPARED)
-            for path in () if overlaid else child.base.manifest.files:
-                (made / PREPARED / path).unlink(missing_ok=True)
+            for path in () if overlaid else (*child.base.manifest.files, *child.points):
+                with suppress(OSError):  # a folder that the command made in the place of a link
+                    (made / PREPARED / path).unlink(missing_ok=True)
             with suppress(OSError):  # another process made it meanwhile
                 os.rename(made, target)
             self.remains.throw_away(child.folder)
