@@ -151,7 +151,9 @@ def why_withheld(names: Iterable[str], allowed: Collection[str]) -> WorldError |
     if missing := [name for name in wanted if name not in allowed]:
         listed = ", ".join(f'"{name}"' for name in (*sorted(allowed), *missing))
         message = f"{', '.join(missing)} of your environment is requested, but not allowed"
-        hint = f"in your own config.toml: [environment] allow = [{listed}]"
+        hint = (
+            f"in your own config.toml: [environment] allow = [{listed}]; for one run: --env-from {missing[0]}"
+        )
         return WorldError("variable.not_allowed", message, hint=hint)
     for name in wanted:
         value = os.environ.get(name, "")
