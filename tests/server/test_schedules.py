@@ -320,6 +320,17 @@ def test_text_of_strangers_may_reach_a_recipe_that_reads_or_proposes(project, re
     assert add_schedule(project, hook).next_at is None
 
 
+def test_files_and_setup_of_the_user_keep_no_text_of_strangers_out(folder, tmp_path):
+    (tmp_path / "home/.fanfold").mkdir(parents=True)
+    own = '[workspace]\ninclude = [".env.test"]\nsetup = ["true"]\n'
+    (tmp_path / "home/.fanfold/config.toml").write_text(own)
+    hook = Schedule(name="hook", recipe="proposes", webhook="github", secret_env="HOOK_SECRET")
+    with closing(wire(folder)) as opened:
+        assert add_schedule(opened, hook).next_at is None
+        with pytest.raises(FanfoldError, match="more than propose"):
+            add_schedule(opened, msgspec.structs.replace(hook, name="other", recipe="runs"))
+
+
 def test_a_scheduled_command_needs_the_permission_of_the_user(folder, tmp_path, capsys):
     from fanfold.cli.main import main
 

@@ -298,7 +298,8 @@ def _options(project: Project, schedule: Schedule) -> Options:
 def _check_for_strangers(project: Project, plan: Plan, schedule: Schedule) -> None:
     """Refuse a recipe that does more than read and propose with text of strangers."""
     effects = consent_of(project, plan, project.roles.find, _options(project, schedule)).effects
-    named = [one.text for one in effects if one.kind != "write"]
+    own = ("write", "include", "setup")  # what is written is checked below; the others are the user's own
+    named = [one.text for one in effects if one.kind not in own]
     merged = [one for one in all_steps_below(plan) if one.posture != "read_only" and one.merge == "auto"]
     named += [f"{step.id} writes files that are merged" for step in merged if step.traits.role is not None]
     if not named:
