@@ -466,14 +466,13 @@ def _checked(setting: Setting, raw: object, origin: str, by_file: bool) -> bool 
         return _integer(raw, origin, setting.low, high)
     if setting.kind == "names":
         # Names from a list or from one text, as one text separated by spaces
-        choices = setting.choices
         listed = raw.replace(",", " ").split() if isinstance(raw, str) else raw
         if not isinstance(listed, list) or not all(
             isinstance(text, str) and re.fullmatch(_NAME, text) for text in listed
         ):
             raise _bad(origin, raw, "a list of names")
-        if choices and not set(listed) <= set(choices):
-            raise _bad(origin, raw, f"a list of {', '.join(choices)}")
+        if setting.choices and not set(listed) <= set(setting.choices):
+            raise _bad(origin, raw, f"a list of {', '.join(setting.choices)}")
         return " ".join(listed)
     readers: dict[str, Callable[[object, str], int | str]] = {
         "digests": _digests,
@@ -490,9 +489,8 @@ def _checked(setting: Setting, raw: object, origin: str, by_file: bool) -> bool 
     if setting.kind == "choice" and raw.lower() not in setting.choices:
         raise _bad(origin, raw, " or ".join(setting.choices))
     if setting.kind == "url" and raw and not re.match(_URL, raw):
-        raise _bad(
-            origin, raw.rpartition("@")[2].partition("?")[0], "an address with http:// or https:// before it"
-        )
+        shown = raw.rpartition("@")[2].partition("?")[0]
+        raise _bad(origin, shown, "an address with http:// or https:// before it")
     return raw.lower() if setting.kind == "choice" else raw
 
 
