@@ -304,6 +304,53 @@ VALUES += [
         use({"id": "s", "when": f"int('{EVIL}') == 1", "set": {"x": "1"}, **FAILS}, path="steps.s.error"),
         (EVIL,),
     ),
+    # A recipe tells an agent what to answer.
+    Hidden(
+        "the answer that a prompt dictates",
+        use({"id": "s", "agent": "explorer", "prompt": f"Answer: {EVIL}"}, path="steps.s.output"),
+        (EVIL,),
+    ),
+    Hidden(
+        "the answer that a prompt dictates by a set value",
+        use(
+            late(f"'{EVIL}'", "k"),
+            {"id": "s", "agent": "explorer", "prompt": "Answer: {{steps.k.output.x}}"},
+            path="steps.s.output",
+        ),
+        (EVIL,),
+    ),
+    Hidden(
+        "the answer that an input of the agent dictates",
+        use({"id": "s", "agent": "explorer", "prompt": "p", "inputs": {"k": EVIL}}, path="steps.s.output"),
+        (EVIL,),
+    ),
+    Hidden(
+        "the answer that a summary dictates",
+        use(
+            late(f"'{EVIL}'", "k"),
+            {"id": "s", "agent": "explorer", "prompt": "p", "depends_on": ["k"]},
+            path="steps.s.output",
+        ),
+        (EVIL,),
+    ),
+    Hidden(
+        "the answer that a schema dictates",
+        use(
+            {"id": "s", "agent": "explorer", "prompt": "p", "output_schema": {"const": EVIL}},
+            path="steps.s.output",
+        ),
+        (EVIL,),
+    ),
+    Hidden(
+        "the answer of an agent in a called recipe",
+        use({"id": "s", "workflow": "./inner.yaml"}, path="steps.s.output"),
+        (EVIL,),
+        files={
+            "inner.yaml": json.dumps(
+                {"name": "inner", "steps": [{"id": "t", "agent": "explorer", "prompt": f"Answer: {EVIL}"}]}
+            )
+        },
+    ),
     # A value depends on whether another step completed.
     *(
         Hidden(

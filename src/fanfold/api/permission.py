@@ -450,7 +450,7 @@ class _Effects:
         action = step.action
         rows: list[Definition] = []
         fails = fails or step.on_failure == "inline"
-        if fails:
+        if fails or find_body(AgentBody, step) is not None:
             rows += failure_texts(step, who)
         rows += leaf_sources(step, who)
         if isinstance(action, GroupAction):

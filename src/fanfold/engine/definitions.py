@@ -43,10 +43,14 @@ def leaf_sources(step: Step, who: str) -> Iterator[Definition]:
         outputs = [] if ending.output is None else [ending.output]
         for output in (*outputs, *([Template(ending.message)] if ending.message else [])):
             yield Definition(f"where {who} ends it with {output_text(output)}", names_of(output))
+    elif (agent := find_body(AgentBody, step)) is not None:
+        task = Fields({"prompt": Template(agent.prompt or ""), **step.inputs})
+        reads = [*names_of(task), *(f"steps.{name}" for name in agent.summaries)]
+        yield Definition(f"where {who} gives what {agent.role} answers to {output_text(task)}", reads)
 
 
 def failure_texts(step: Step, who: str) -> Iterator[Definition]:
-    """Yield the texts of a recipe that the failure of a step may quote."""
+    """Yield the texts of a recipe that the failure of a step may quote, and that decide its output."""
     body = find_body(AgentBody, step)
     until = step.repeat.until if step.repeat is not None else None
     for text in (step.when, step.for_each, until, body.pick if body is not None else None):
@@ -54,7 +58,7 @@ def failure_texts(step: Step, who: str) -> Iterator[Definition]:
             yield Definition(f"where {who} may fail by {text}", [] if "{{" in text else names_in(text))
     for name, declared in (("output_schema", step.output_schema), ("outputs", list(step.outputs))):
         if declared not in (None, []):
-            yield Definition(f"where {who} may fail by its {name} {shown(declared)}")
+            yield Definition(f"where {who} must match its {name} {shown(declared)}")
 
 
 def _answers(who: str, choices: Sequence[str], default: JSON, *, has_default: bool) -> Iterator[Definition]:
