@@ -24,6 +24,7 @@ from fanfold.sessions.supervisor import SessionSlots, Supervisor
 from fanfold.store.journal import CROWD, GATHER_S, Journal
 from fanfold.store.protocol import Batch, LeaseLost
 from fanfold.testing.store_races import Tree
+from tests.fast_clock import FastClock
 from tests.sessions.trees import TREES, alive, pids_in, until
 from tests.sessions.world import World, run_in
 from tests.work import PATIENCE_S
@@ -301,6 +302,38 @@ def test_a_timeout_inside_a_back_end_is_its_own_business(world):
         assert result.output == "in time"
 
     run_in(world, story)
+
+
+def test_a_back_end_that_is_cancelled_by_its_own_libraries_again_and_again_is_not_ended(world):
+    """Each of these cancellations is handled in time, whatever the clock of an earlier one shows."""
+
+    class Connecting:
+        name = "connecting"
+
+        async def aclose(self) -> None:
+            """Nothing is held."""
+
+        async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
+            task = asyncio.current_task()
+            assert task is not None
+            for _ in range(5):
+                task.cancel()  # as a library does that gives up a connection
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)
+                await asyncio.sleep(70)
+                task.uncancel()
+                await asyncio.sleep(25)
+            return SessionResult(output="connected")
+
+    async def story() -> None:
+        world.backends["connecting"] = Connecting()
+        supervisor = world.supervisor(grace_s=100)
+        result = await supervisor.run_step(world.request(), backend="connecting", journal=world.owner)
+        assert result.output == "connected"
+
+    with FastClock() as clock:
+        clock.run(story())
+    world.store.close()
 
 
 @pytest.mark.parametrize("how", ["caller cancelled", "cancel", "timeout"])

@@ -18,6 +18,7 @@ import logging
 import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from msgspec import UNSET, structs
@@ -96,7 +97,7 @@ class RunningSession:
         self._is_heard = True
         """Whether the last of these cancellations reached the back end."""
         self._is_over = False
-        self._is_watched = False
+        self._watch: asyncio.TimerHandle | None = None  # ends a session that does not handle a cancellation
         self._heard_at = 0.0
         """When the back end last showed activity; used only with an idle limit."""
         self._timers: list[asyncio.TimerHandle] = []
@@ -172,12 +173,9 @@ class RunningSession:
         for watcher in self._watchers:
             watcher.set_result(None)
         if not self._is_heard:  # the back end ended before the cancellation reached it
-            try:
+            with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0)
-            except asyncio.CancelledError:
-                pass
-        while self._asked:  # the cancellations were for the session, not for the task
-            self._asked -= 1
+        for _ in range(self._asked):  # the cancellations were for the session, not for the task
             self._task.uncancel()
 
     @property
@@ -222,9 +220,14 @@ class RunningSession:
     def hear(self) -> None:
         """Note that a cancellation reaches the back end now; schedule `_kill` after the grace period."""
         self._is_heard = True
-        if not self._is_watched:
-            self._is_watched = True
-            self._later(self._grace_s, self._kill)
+        if self._watch is None:
+            self._watch = self._later(self._grace_s, self._kill)
+
+    def check_handled(self) -> None:
+        """End the grace period of a cancellation that was the back end's own, and that it has handled."""
+        if self._watch is not None and not self.is_called_away:
+            self._watch.cancel()
+            self._watch = None
 
     def _cancel(self) -> None:
         if not self._is_over:
@@ -233,10 +236,7 @@ class RunningSession:
             self._task.cancel()
 
     def _kill(self) -> None:
-        self._is_watched = False
-        if self._task.cancelling() > self._cancelled_before:  # else it cancelled itself, and has handled that
-            self._is_watched = True
-            self._killing = asyncio.create_task(self._kill_and_ask_again())
+        self._killing = asyncio.create_task(self._kill_and_ask_again())
 
     async def _kill_and_ask_again(self) -> None:
         try:
@@ -252,10 +252,11 @@ class RunningSession:
         self.is_stuck = True
         self._cancel()
 
-    def _later(self, delay_s: float, action: Callable[[], None]) -> None:
-        now = self._task.get_loop().time()
-        self._timers = [timer for timer in self._timers if timer.when() > now]
-        self._timers.append(asyncio.get_running_loop().call_later(delay_s, action))
+    def _later(self, delay_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
+        loop = self._task.get_loop()
+        self._timers = [timer for timer in self._timers if timer.when() > loop.time()]
+        self._timers.append(loop.call_later(delay_s, action))
+        return self._timers[-1]
 
 
 class _BackendRun:
@@ -276,6 +277,7 @@ class _BackendRun:
             except StopIteration as done:
                 result: SessionResult = done.value
                 return result
+            live.check_handled()
             try:
                 yield waits_for
                 thrown = None
@@ -432,9 +434,8 @@ def _raise_reason(
         }
         raise _failed(request, *reasons[live.stop_reason]) from error
     if isinstance(error, asyncio.CancelledError):  # no caller requested it: see `backend.is_cancelled`
-        raise _failed(
-            request, "transport", "session.broken_off", "a connection was cancelled unexpectedly"
-        ) from error
+        message = "a connection was cancelled unexpectedly"
+        raise _failed(request, "transport", "session.broken_off", message) from error
     if isinstance(error, LeaseLost | StoreFault) or not isinstance(error, Exception):
         raise error
     if isinstance(error, FanfoldError):
