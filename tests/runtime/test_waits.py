@@ -10,6 +10,7 @@ import pytest
 
 from fanfold.api.result import Result
 from fanfold.api.run_options import Options
+from fanfold.kernel.events import Envelope
 from tests.fast_clock import FastClock
 from tests.provider import KEY, Fault, RecordedRequest, Reply, ScriptedProvider
 from tests.runtime.running import client
@@ -42,6 +43,8 @@ class World:
         self.folder, self.clock, self.script = folder, clock, script
         self.asked: list[tuple[float, str]] = []
         self.run_id = ""
+        self.events: list[Envelope] = []
+        """What the log of the last run has."""
 
     def _answer(self, asked: RecordedRequest) -> Reply | Fault:
         self.asked.append((self.clock.time(), asked.prompt))
@@ -64,7 +67,9 @@ class World:
                     else:
                         handle = await opened.start(recipe, options=Options(permission="auto"), **more)
                     self.run_id = handle.id
-                    return await handle.result()
+                    result = await handle.result()
+                    self.events = opened.logs(handle.id)
+                    return result
 
         return self.clock.run(work())
 
@@ -82,3 +87,15 @@ def test_a_run_of_fifty_items_survives_an_outage_of_ten_minutes(tmp_path: Path, 
     assert done.output == ["done"] * 50
     assert done.usage.agents == 50
     assert clock.time() - began < 900
+
+
+@pytest.mark.full
+def test_steps_that_meet_an_outage_together_open_one_wait(tmp_path: Path, clock: FastClock) -> None:
+    def script(_: RecordedRequest) -> Reply | Fault:
+        return Fault("silent") if len(world.asked) <= 8 else Reply(text="done")
+
+    world = World(tmp_path, clock, script)
+    done = world.run(items(8))
+    assert done.status == "completed"
+    waits = [event.data for event in world.events if event.data.get("kind") == "wait_opened"]
+    assert [wait["subject"] for wait in waits] == ["openai"]

@@ -284,6 +284,8 @@ class Host:
             return root.status == RUNNING and not self.tree.state.pausing
         if isinstance(data, WaitClosed):
             return root.status == RUNNING and data.subject in self.tree.state.waits
+        if isinstance(data, WaitOpened) and (wait := self.tree.state.waits.get(data.subject)):
+            return root.status == RUNNING and wait.count < data.count  # several steps can end at once
         return root.status == RUNNING or not isinstance(data, TimerFired | WaitOpened)
 
     async def _commit_remotely(self) -> None:
