@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.agents.entries import MAX_REPEATS, CallLoops, RequestedCall, Response, ToolResult
+from fanfold.agents.entries import MAX_REPEATS, CallLoops, RequestedCall, Response, ToolError, ToolResult
 from fanfold.language.compile import compile_recipe
 from tests.e2e.world import Provider
 from tests.provider import Call, RecordedRequest, Reply
@@ -182,13 +182,26 @@ def test_calls_in_a_circle_are_a_loop() -> None:
     assert [verdict for verdict in verdicts if verdict] == ["warn", "stop", "stop"]
 
 
+def test_calls_that_fail_are_no_progress_however_much_they_differ() -> None:
+    loops, refused = CallLoops(), ToolError("tool.write_set", "it is outside the write_set")
+    verdicts = [observe(loops, "write_file", f"{call}.py", refused) for call in range(60)]
+    assert [call for call, verdict in enumerate(verdicts, 1) if verdict] == [25, 50]
+    assert "made calls without progress (write_file …)," in loops.failure().message
+
+
+def test_an_agent_that_succeeds_between_failures_is_not_in_a_loop() -> None:
+    loops, missing = CallLoops(), ToolError("tool.not_found", "it does not exist")
+    for call in range(200):
+        assert observe(loops, "read_file", f"{call}.py", missing if call % 20 else "text") == ""
+
+
 def test_the_failure_of_a_loop_names_the_call_and_whether_it_was_the_only_one() -> None:
     same, circle = CallLoops(), CallLoops()
     for call in range(60):
         observe(same, "list_files", "*", "a.py")
         observe(circle, "read_file", f"{call % 12}.py", "text")
     assert "repeated one call of list_files," in same.failure().message
-    assert "repeated calls without progress (read_file …)," in circle.failure().message
+    assert "made calls without progress (read_file …)," in circle.failure().message
 
 
 def test_waiting_for_others_is_no_loop() -> None:
@@ -202,12 +215,14 @@ def test_a_resumed_session_remembers_what_it_repeated() -> None:
     assert observe(loops, "read_file", "a.py", "text") == "stop"
 
 
-def called(tool: str, argument: str, result: str) -> tuple[Response, ToolResult]:
+def called(tool: str, argument: str, result: str | ToolError) -> tuple[Response, ToolResult]:
     asked = Response(tool_calls=(RequestedCall("1", tool, {"path": argument}),))
+    if isinstance(result, ToolError):
+        return asked, ToolResult(id="1", tool=tool, error=result)
     return asked, ToolResult(id="1", tool=tool, result=result)
 
 
-def observe(loops: CallLoops, tool: str, argument: str, result: str) -> str:
+def observe(loops: CallLoops, tool: str, argument: str, result: str | ToolError) -> str:
     asked, returned = called(tool, argument, result)
     loops.observe(asked)
     return loops.observe(returned)

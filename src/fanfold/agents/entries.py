@@ -314,7 +314,7 @@ def calling(tool: str, args: object, clean: Callable[[str], str] = str) -> Calli
 # -----------------------------------------------------------------------------------------------------------
 # Detects agents that call tools without progress.
 #
-# A call is progress if its tool, arguments and result have not occurred together in this turn of the agent.
+# A call is progress if it succeeds, and its tool, arguments and result are a new combination in this turn.
 # Two kinds of calls count neither way: calls of tools that wait for others (`wait_agent` …), and calls whose
 # arguments a program does not report.
 #
@@ -329,8 +329,8 @@ MAX_REPEATS = 5
 MAX_IDLE_CALLS = 25
 WAITING_TOOLS = ("wait_agent", "workflow_status", "list_agents")
 WARNING = (
-    "You repeat calls that you made before, with the same results. Nothing changes by repeating them: do"
-    " something else, or finish and state what you could not do. If you continue like this, the step fails."
+    "You repeat calls that you made before, or make calls that fail. Nothing changes by that: do something"
+    " else, or finish and state what you could not do. If you continue like this, the step fails."
 )
 NOT_KNOWN = b"null"
 Verdict: TypeAlias = Literal["", "warn", "stop"]
@@ -347,10 +347,8 @@ class CallLoops:
         """How often each call had the same result since the last progress."""
         self._idle = 0
         self._warned = False
-        self._is_one_call = False
-        """Whether the last loop was one call with one result."""
-        self.tool = ""
-        """The tool that was called last."""
+        self._loop = ""
+        """What the agent did in the last loop."""
         for entry in entries:
             self.observe(entry)
 
@@ -364,10 +362,9 @@ class CallLoops:
             arguments = self._arguments.get(entry.id, NOT_KNOWN)
             if arguments == NOT_KNOWN or entry.tool.endswith(WAITING_TOOLS):
                 return ""
-            self.tool = entry.tool
             outcome = _encode((entry.error, None if entry.result is UNSET else entry.result, entry.outcome))
             call = hash((entry.tool, arguments, outcome))
-            if call not in self._seen:
+            if entry.error is None and call not in self._seen:
                 self._seen.add(call)
                 self._repeats, self._idle = {call: 1}, 0
                 return ""
@@ -375,7 +372,9 @@ class CallLoops:
             self._repeats[call] = self._repeats.get(call, 0) + 1
             if self._repeats[call] < MAX_REPEATS and self._idle < MAX_IDLE_CALLS:
                 return ""
-            self._is_one_call = self._repeats[call] >= MAX_REPEATS
+            self._loop = f"made calls without progress ({entry.tool} …)"
+            if self._repeats[call] >= MAX_REPEATS:
+                self._loop = f"repeated one call of {entry.tool}"
             verdict: Verdict = "stop" if self._warned else "warn"
             self._warned, self._repeats, self._idle = True, {}, 0
             return verdict
@@ -383,7 +382,6 @@ class CallLoops:
 
     def failure(self) -> Failure:
         """Return the failure of a step whose agent did not stop."""
-        calls = f"one call of {self.tool}" if self._is_one_call else f"calls without progress ({self.tool} …)"
-        message = f"its agent repeated {calls}, even after a warning"
+        message = f"its agent {self._loop}, even after a warning"
         hint = "read its transcript, then change the prompt, its tools or its model"
         return Failure("agent", "agent.loop", message, hint, retryable=False)
