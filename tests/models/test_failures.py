@@ -20,9 +20,10 @@ from fanfold.agents.models.connections import Connections, Throttle
 from fanfold.agents.models.requests import Patience
 from fanfold.agents.models.session import ModelBackend
 from fanfold.agents.providers import Access
+from fanfold.agents.redaction import Redactor
 from fanfold.kernel.events import Failure
 from tests.models.sessions import MODELS, Killed, Recorder, access, play, request, world
-from tests.provider import Call, Fault, RecordedRequest, Reply, answer_with
+from tests.provider import Call, Fault, Raw, RecordedRequest, Reply, answer_with
 from tests.work import PATIENCE_S
 
 pytestmark = pytest.mark.full
@@ -461,6 +462,40 @@ def test_a_cancellation_that_leaks_from_a_connection_is_a_broken_connection(mode
         assert leaked
 
     play([Reply(text="here I am")], scene)
+
+
+def test_a_cancellation_that_leaks_while_a_model_is_tried_is_a_broken_connection(monkeypatch):
+    async def leaking(*_, **__):
+        raise asyncio.CancelledError
+
+    async def scene(here):
+        monkeypatch.setattr(anyio, "connect_tcp", leaking)
+        connections = Connections(access(here.provider.url))
+        with pytest.raises(SessionFailed) as failed:
+            await requests.try_model(connections, MODELS[0], Redactor([]))
+        await connections.aclose()
+        assert failed.value.failure.code == "model.broken_off"
+
+    play([], scene)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("status", "body", "says"),
+    [
+        (400, b"[1, 2]", "status 400: [1, 2]"),
+        (422, b'{"detail": [{"msg": "model is required"}]}', 'status 422: {"detail": [{"msg": "model is req'),
+        (500, b'{"error": null}', "status 500: "),
+        (404, b"", "status 404: an empty response"),
+    ],
+)
+def test_an_error_in_an_unknown_form_is_shown_as_the_server_sent_it(model, status, body, says):
+    async def scene(here):
+        failure = await fails(here, model=model)
+        assert failure.message.startswith(f"{model}: {says}")
+        assert "model_name" not in failure.message
+
+    play(lambda _: Raw(body, status, {"content-type": "application/json", "retry-after-ms": "0"}), scene)
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -376,11 +376,12 @@ def _server(error: BaseException) -> str:
 
 def _reason(error: Exception) -> str:
     """Return the provider's own message without the wrapping."""
-    body = getattr(error, "body", None)
+    body = whole = getattr(error, "body", None)
     for _ in range(3):
         if isinstance(body, dict) and isinstance(body.get("message"), str):
             return str(body["message"])
         body = body.get("error") if isinstance(body, dict) else body
-    if isinstance(body, str) and body.strip():
-        return f"status {getattr(error, 'status_code', '')}: {' '.join(body.split())}"
-    return str(error)
+    if (status := getattr(error, "status_code", None)) is None:
+        return str(error)
+    text = body if isinstance(body, str) else json.dumps(whole, default=str) if whole else ""
+    return f"status {status}: {' '.join(text.split()) or 'an empty response'}"

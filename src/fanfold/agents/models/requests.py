@@ -320,7 +320,7 @@ async def try_model(connections: Connections, name: str, redactor: Redactor) -> 
                 async for _ in stream:
                     pass
                 response = storable(stream.get())
-    except Exception as error:
+    except (Exception, asyncio.CancelledError) as error:
         problem = _understood(error, there)
         if problem is None:
             raise
