@@ -501,7 +501,8 @@ class _RoleMaker:
             source=content.source.file,
         )
         if content.lacked:
-            message = f'role "{name}" works without {listed(content.lacked)}, which do not exist here'
+            which = "which do not exist" if len(content.lacked) > 1 else "which does not exist"
+            message = f'role "{name}" works without {listed(content.lacked)}, {which} here'
             self._notes.warning("role.lacks", message, entries.head())
         return role if content.report.ok else None
 
