@@ -647,7 +647,10 @@ class RecordTests:
             if text == "last":
                 arrived.set()
 
-        store.publish("r1", "before anyone hears")
+        earlier = threading.Event()
+        with open_store().updates("r1", lambda _text: earlier.set()):
+            store.publish("r1", "before this listener")
+            assert earlier.wait(30)  # a store may send it later than it returns
         with open_store().updates("r1", hear):
             store.publish("r2", "of another tree")
             store.publish("r1", "one\\nline")
