@@ -451,7 +451,7 @@ class _Effects:
         rows: list[Definition] = []
         fails = fails or step.on_failure == "inline"
         if fails or find_body(AgentBody, step) is not None:
-            rows += failure_texts(step, who)
+            rows += failure_texts(step, who, fails=fails)
         rows += leaf_sources(step, who)
         if isinstance(action, GroupAction):
             rows += self._output_sources(action.output, action.steps, f"{who}/", who, called, fails=fails)

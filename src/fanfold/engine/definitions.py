@@ -1,8 +1,4 @@
-"""How a recipe itself defines values that are only known during the run.
-
-A question about a run shows these definitions, with the names that they read, wherever an effect uses such a
-value. They cover the outputs of steps, and the texts that the failure of a step may quote.
-"""
+"""How a recipe itself defines values that are only known during the run: the rows of a question about it."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from fanfold.engine.forecast import uses_of
-from fanfold.kernel.plan import JSON, Constant, Fields, Output, Plan, Ref, Step, Template
+from fanfold.kernel.plan import Constant, Fields, Output, Plan, Ref, Step, Template
 from fanfold.language.leaf_steps import AgentBody, ApprovalBody, find_body
 from fanfold.language.template import Hole, parse_path, parse_template
 from fanfold.steps.ask import AskBody
@@ -31,14 +27,15 @@ def leaf_sources(step: Step, who: str) -> Iterator[Definition]:
     if (values := find_body(SetBody, step)) is not None:
         for name, value in values.set.items():
             yield Definition(f"where {who} gives {name} = {value}", names_in(value))
-    elif (asked := find_body(AskBody, step)) is not None:
-        if asked.choose_from:
-            row = f"where {who} gives a choice of {asked.choose_from}"
-            yield Definition(row, names_in(asked.choose_from))
-        yield from _answers(who, asked.choices, asked.default, has_default=asked.has_default)
-    elif (approval := find_body(ApprovalBody, step)) is not None:
-        has_default = approval.default is not None
-        yield from _answers(who, approval.choices, approval.default, has_default=has_default)
+    elif (asked := find_body(AskBody, step) or find_body(ApprovalBody, step)) is not None:
+        if isinstance(asked, AskBody) and asked.choose_from:
+            yield Definition(
+                f"where {who} gives a choice of {asked.choose_from}", names_in(asked.choose_from)
+            )
+        if asked.choices:
+            yield Definition(f"where {who} gives a choice of {shown(list(asked.choices))}")
+        if asked.has_default if isinstance(asked, AskBody) else asked.default is not None:
+            yield Definition(f"where {who} gives {shown(asked.default)} if no person answers")
     elif (ending := find_body(EndBody, step)) is not None:
         outputs = [] if ending.output is None else [ending.output]
         for output in (*outputs, *([Template(ending.message)] if ending.message else [])):
@@ -49,24 +46,16 @@ def leaf_sources(step: Step, who: str) -> Iterator[Definition]:
         yield Definition(f"where {who} gives what {agent.role} answers to {output_text(task)}", reads)
 
 
-def failure_texts(step: Step, who: str) -> Iterator[Definition]:
-    """Yield the texts of a recipe that the failure of a step may quote, and that decide its output."""
+def failure_texts(step: Step, who: str, *, fails: bool) -> Iterator[Definition]:
+    """Yield the form that an output must have, and with `fails` all texts that a failure may quote."""
     body = find_body(AgentBody, step)
     until = step.repeat.until if step.repeat is not None else None
     for text in (step.when, step.for_each, until, body.pick if body is not None else None):
-        if text:
+        if text and fails:
             yield Definition(f"where {who} may fail by {text}", [] if "{{" in text else names_in(text))
     for name, declared in (("output_schema", step.output_schema), ("outputs", list(step.outputs))):
         if declared not in (None, []):
             yield Definition(f"where {who} must match its {name} {shown(declared)}")
-
-
-def _answers(who: str, choices: Sequence[str], default: JSON, *, has_default: bool) -> Iterator[Definition]:
-    """Yield the answers of a person that a recipe defines."""
-    if choices:
-        yield Definition(f"where {who} gives a choice of {shown(list(choices))}")
-    if has_default:
-        yield Definition(f"where {who} gives {shown(default)} if no person answers")
 
 
 def call_inputs(step: Step, plan: Plan) -> Iterator[Definition]:
