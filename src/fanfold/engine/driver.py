@@ -277,16 +277,14 @@ class Host:
 
     def _still_applies(self, run: str, data: Data) -> bool:
         """Whether an event still has an effect. Requests after the end or a pause of the run have none."""
-        root = self.tree.root
         if isinstance(data, CancelRequested):
             return self.tree.state.runs[run].status not in RUN_TERMINAL
-        if isinstance(data, PauseRequested):
-            return root.status == RUNNING and not self.tree.state.pausing
-        if isinstance(data, WaitClosed):
-            return root.status == RUNNING and data.subject in self.tree.state.waits
-        if isinstance(data, WaitOpened) and (wait := self.tree.state.waits.get(data.subject)):
-            return root.status == RUNNING and wait.count < data.count  # several steps can end at once
-        return root.status == RUNNING or not isinstance(data, TimerFired | WaitOpened)
+        if self.tree.root.status != RUNNING:
+            return not isinstance(data, PauseRequested | TimerFired | WaitClosed | WaitOpened)
+        if isinstance(data, WaitClosed | WaitOpened):  # several steps that end at once open the same wait
+            wait = self.tree.state.waits.get(data.subject)
+            return bool(wait) if isinstance(data, WaitClosed) else wait is None or wait.count < data.count
+        return not isinstance(data, PauseRequested) or not self.tree.state.pausing
 
     async def _commit_remotely(self) -> None:
         """Commit and act, with a store that is written without blocking the event loop."""
