@@ -204,6 +204,15 @@ def test_only_time_of_the_test_itself_counts() -> None:
     assert too_slow(Spent(cpu=0.1, idle=3.0, spare=0.1), lambda: quiet) is None
 
 
+def test_a_processor_that_others_use_too_computes_longer() -> None:
+    assert Machine.judge(cpu_s=0.12, wall_s=0.13) == Machine(cpu=1.0, wall=0.13 / 0.12)
+    assert Machine.judge(cpu_s=0.12, wall_s=1.2) == Machine(cpu=1.5, wall=10.0)
+    assert Machine.judge(cpu_s=0.24, wall_s=1.2) == Machine(cpu=2.0, wall=10.0)
+    crowded = Machine.judge(cpu_s=0.12, wall_s=1.2)
+    assert too_slow(Spent(cpu=0.7, idle=0.0), lambda: crowded) is None
+    assert too_slow(Spent(cpu=0.8, idle=0.0), lambda: crowded) is not None
+
+
 def test_unused_time_of_all_processors_is_read_from_the_counters_of_the_system() -> None:
     ticks = os.sysconf("SC_CLK_TCK")
     assert unused_s(b"cpu  11 12 13 %d %d 14 15 0 0 0\n" % (3 * ticks, ticks)) == 4.0
