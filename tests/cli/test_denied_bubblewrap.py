@@ -26,8 +26,10 @@ from fanfold.workspace.sandbox import (
     choose_level,
     how_to_allow,
 )
+from fanfold.workspace.workspaces import Workspaces
 from tests.cli.agent_world import AgentWorld, step, writing
 from tests.cli.conftest import Result
+from tests.levels import needs_bubblewrap
 from tests.work import PATIENCE_S
 
 DENIALS = {
@@ -167,6 +169,30 @@ def test_a_command_reads_git_and_dependencies_of_the_project_and_changes_neither
     assert not (folder / ".git/x").exists()
     log = subprocess.run([*git, "log", "--format=%s"], capture_output=True, text=True, check=True)
     assert log.stdout.split() == ["first"]
+
+
+@pytest.mark.full
+@needs_landlock
+@needs_bubblewrap
+@pytest.mark.parametrize("failed", [set(), {"overlay", "overlay-userns"}], ids=["overlay", "copy"])
+def test_a_workspace_is_continued_where_bubblewrap_was_allowed_meanwhile(
+    agents: AgentWorld, monkeypatch: pytest.MonkeyPatch, failed: set[str]
+) -> None:
+    monkeypatch.setattr(children, "_failed", failed)
+    subprocess.run(["git", "init", "-q", str(agents.project)], check=True, timeout=PATIENCE_S)
+    spaces = Workspaces(agents.project)
+    sandbox.detect.cache_clear()
+    child = spaces.open_child("s1", write_set=["a.txt"])
+    assert (child.path / ".git").readlink() == agents.project / ".git"
+    (child.path / "a.txt").write_text("a\n")
+    (agents.bin / "bwrap").unlink()
+    for remembered in (sandbox.detect, sandbox.program):
+        remembered.cache_clear()
+    found = spaces.find_child("s1", epoch=1)
+    assert found is not None
+    assert not (found.path / ".git").is_symlink()
+    assert (found.path / ".git").is_dir()
+    assert [change.path for change in found.changes()] == ["a.txt"]
 
 
 @pytest.mark.full

@@ -480,24 +480,19 @@ def _checked(setting: Setting, raw: object, origin: str, by_file: bool) -> bool 
         "texts": _texts,
         "paths": _paths,
         "dollars": _dollars,
-        "variable": _variable,
     }
     if (read := readers.get(setting.kind)) is not None:
         return read(raw, origin)
     if not isinstance(raw, str):
         raise _bad(origin, raw, "text")
+    if setting.kind == "variable" and not re.fullmatch(_NAME, raw):  # not shown: it may be the key itself
+        raise AuthorError("config.bad_value", f"{origin} must be the name of an environment variable")
     if setting.kind == "choice" and raw.lower() not in setting.choices:
         raise _bad(origin, raw, " or ".join(setting.choices))
     if setting.kind == "url" and raw and not re.match(_URL, raw):
         shown = raw.rpartition("@")[2].partition("?")[0]
         raise _bad(origin, shown, "an address with http:// or https:// before it")
     return raw.lower() if setting.kind == "choice" else raw
-
-
-def _variable(raw: object, origin: str) -> str:
-    if not isinstance(raw, str) or not re.fullmatch(_NAME, raw):  # not shown: it may be the key itself
-        raise AuthorError("config.bad_value", f"{origin} must be the name of an environment variable")
-    return raw
 
 
 def _paths(raw: object, origin: str) -> str:

@@ -211,6 +211,19 @@ def make(
     return Child(folder, record, base, ignoring, entrance)
 
 
+def _unlink(folder: Path, record: SnapshotRecord, base: Base) -> None:
+    """Make mount points of links, since bubblewrap was allowed meanwhile."""
+    shutil.rmtree(folder / LINKS)
+    if record.method.startswith("overlay"):
+        return
+    with Closing(open_top(folder / "workspace")) as top:
+        for path, is_folder in _points(base, record).items():
+            with suppress(OSError, PathProblem), spot_beneath(top, path) as spot:
+                os.readlink(spot.name, dir_fd=spot.folder)  # raises for what is no link
+                os.unlink(spot.name, dir_fd=spot.folder)
+                make_places(spot.folder, (), {spot.name: is_folder})
+
+
 def _added(folder: Path, prepared: str) -> list[Path]:
     """The folders that are laid over the base of a step workspace."""
     return [Path(one) for one in (folder / LINKS, prepared) if one and os.path.isdir(one)]
@@ -306,8 +319,12 @@ def taken_over(session: str) -> WorldError:
     return WorldError("workspace.taken_over", f"another process continues in the workspace of {session}")
 
 
-def attach(folder: Path, record: SnapshotRecord, base: Base, ignoring: Ignoring, epoch: int) -> Child:
+def attach(
+    folder: Path, record: SnapshotRecord, base: Base, ignoring: Ignoring, epoch: int, linked: Path | None
+) -> Child:
     """Open a workspace that another process left, and become its owner."""
+    if linked is None and os.path.isdir(folder / LINKS):
+        _unlink(folder, record, base)
     child = lay_again(folder, record, base, ignoring)
     child.record = msgspec.structs.replace(record, owner=str(this_process()), kept="", epoch=epoch)
     write_whole(folder / "child.json", msgspec.json.encode(child.record))

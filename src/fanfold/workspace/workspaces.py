@@ -157,11 +157,8 @@ class Workspaces:
                 owner=str(this_process()), origin=origin, epoch=epoch, prepared=str(prepared or ""),
                 prepares=prepares,
             )  # fmt: skip
-            levels = sandbox.detect(self.project)
-            mounts_nothing = levels.landlock.available and not levels.bubblewrap.available
-            linked = self.project if mounts_nothing else None
             try:
-                return children.make(folder, record, base, self._ignoring, linked)
+                return children.make(folder, record, base, self._ignoring, self._linked())
             except BaseException:
                 self.remains.throw_away(folder)
                 raise
@@ -239,7 +236,12 @@ class Workspaces:
             same_boot = record.maker is not None and record.maker.is_of_this_boot()
             if record.method.startswith("overlay") and not same_boot:
                 return None  # after a reboot, the files of the overlay may never have reached the disk
-            return children.attach(folder, record, base, self._ignoring, epoch)
+            return children.attach(folder, record, base, self._ignoring, epoch, self._linked())
+
+    def _linked(self) -> Path | None:
+        """The project, if workspaces have links to its git and dependency folders; see `children.make`."""
+        levels = sandbox.detect(self.project)
+        return self.project if levels.landlock.available and not levels.bubblewrap.available else None
 
     def watch(self) -> WorkspaceWatch:
         """Start to watch the project tree for a shared step; see its `changes()`."""
