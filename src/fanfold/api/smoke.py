@@ -34,36 +34,14 @@ from fanfold.project_files import write_beneath
 from fanfold.sessions.log import read_entries
 from fanfold.steps.records import FileChange
 
-READERS = """
-name: smoke-readers
-steps:
-  - {id: one, agent: explorer, prompt: "Say one."}
-  - {id: two, agent: explorer, prompt: "Say two."}
-  - {id: three, agent: explorer, prompt: "Say three."}
-"""
-WRITERS = """
-name: smoke-writers
-steps:
-  - {id: first, agent: worker, write_set: ["notes/*.md"], prompt: "Write notes/a.md."}
-  - {id: second, agent: worker, write_set: ["notes/a.md"], prompt: "Improve notes/a.md."}
-"""
-SUMMARIES = """
-name: smoke-summaries
-steps:
-  - {id: gather, agent: explorer, prompt: "Name a colour."}
-  - {id: use, agent: explorer, depends_on: [gather], prompt: "Say what you were given."}
-"""
-INVALID = """
-name: smoke-invalid
-steps:
-  - {id: a, agent: explorer, depends_on: [missing], prompt: "x"}
-"""
-SCRIPT = """
-default: {output: "{{step}} is done", delay_ms: 30}
-steps: {gather: {output: ultramarine, delay_ms: 1}}
-"""
+_RECIPES = Path(__file__).parent / "smoke_recipes"
 ONE_BY_ONE = ["first started", "first finished", "second started", "second finished"]
 """The order of two agents if the second waits for the first."""
+
+
+def _text(name: str) -> str:
+    """Return a recipe of a self-test, or the script of the scripted one."""
+    return (_RECIPES / f"{name}.yaml").read_text("utf-8")
 
 
 class SmokeRun(Struct, frozen=True):
@@ -143,12 +121,12 @@ def agent_events(ran: SmokeRun) -> list[dict[str, Any]]:
 
 
 PLAN: tuple[tuple[str, str, Callable[[SmokeRun], SmokeCheck]], ...] = (
-    ("parallel_readers", READERS, parallel_readers),
-    ("serialized_writers", WRITERS, serialized_writers),
-    ("dependency_summaries", SUMMARIES, dependency_summaries),
-    ("lifecycle", SUMMARIES, lifecycle),
+    ("parallel_readers", "readers", parallel_readers),
+    ("serialized_writers", "writers", serialized_writers),
+    ("dependency_summaries", "summaries", dependency_summaries),
+    ("lifecycle", "summaries", lifecycle),
 )
-"""The checks of the scripted self-test, in order; `validation` comes first and runs nothing."""
+"""The checks of the scripted self-test with their recipes; `validation` comes first and runs nothing."""
 
 
 VALIDATION = "validation"
@@ -165,11 +143,11 @@ def run_scripted(open_project: Callable[[Path], Project]) -> SmokeReport:
     with tempfile.TemporaryDirectory(prefix="fanfold-smoke-") as folder:
         project = open_project(Path(folder))
         try:
-            compiled = compile_recipe(INVALID.encode(), "smoke.yaml", project.compile_context())
+            compiled = compile_recipe(_text("invalid").encode(), "smoke.yaml", project.compile_context())
             codes = [diagnostic.code for diagnostic in compiled.report.diagnostics]
             refused = compiled.plan is None and codes == ["recipe.unknown_step"]
-            options = Options(permission="auto", script=SCRIPT, script_file="smoke")
-            ran = [check(run_smoke(project, recipe, options)[0]) for _, recipe, check in PLAN]
+            options = Options(permission="auto", script=_text("script"), script_file="smoke")
+            ran = [check(run_smoke(project, _text(recipe), options)[0]) for _, recipe, check in PLAN]
         finally:
             project.close()
     return _report([SmokeCheck(VALIDATION, refused, codes), *ran])
@@ -212,45 +190,6 @@ NOTE = f"{FOLDER}/note.txt"
 ANSWER = f"{FOLDER}/answer.txt"
 NO_TOOLS = "this model is offered none"
 MAX_SHOWN_CHARS = 200
-
-MICRO_PARALLEL = """
-name: smoke-micro-parallel
-limits: {timeout: 3m, outage: 0}
-steps:
-  - {id: left, agent: explorer, max_turns: 4, prompt: "Answer with the single word: left"}
-  - {id: right, agent: explorer, max_turns: 4, prompt: "Answer with the single word: right"}
-output: {left: steps.left.output, right: steps.right.output}
-"""
-DEPENDENCY = """
-name: smoke-dependency
-limits: {timeout: 3m, outage: 0}
-steps:
-  - {id: first, agent: explorer, max_turns: 4, prompt: "Name one colour, in one word."}
-  - {id: second, agent: explorer, max_turns: 4, depends_on: [first], prompt: "Repeat it, in one word."}
-"""
-# Only their write sets keep the writers apart. The command writes an agent's reply, so that a controlled
-# write is shown even with a model that cannot use tools.
-WRITER_CONTROLLED = f"""
-name: smoke-writer-controlled
-limits: {{timeout: 3m, outage: 0}}
-steps:
-  - id: first
-    agent: worker
-    max_turns: 8
-    write_set: ["{FOLDER}/*.txt"]
-    prompt: "Write the file {NOTE} with the single line: one. It is new. Then say done."
-  - id: second
-    agent: worker
-    max_turns: 8
-    write_set: ["{NOTE}"]
-    prompt: "Write the file {NOTE} anew, with two lines: one, two. Then say done."
-  - id: keep
-    depends_on: [first, second]
-    write_set: ["{ANSWER}"]
-    env: {{SAID: "{{{{steps.second.output}}}}"}}
-    run: [sh, -c, 'mkdir -p {FOLDER} && printf "%s\\n" "$SAID" > {ANSWER}']
-"""
-
 
 Evidence: TypeAlias = tuple[dict[str, Any], list[str]]
 """The evidence in a scenario's log, and the missing evidence."""
@@ -328,12 +267,8 @@ def _tool_calls(ran: SmokeRun, step: str) -> list[str]:
     return [entry.tool for entry in entries if isinstance(entry, ToolCall) and entry.id in fine]
 
 
-SCENARIOS: dict[str, tuple[str, Callable[[SmokeRun], Evidence]]] = {
-    "micro_parallel": (MICRO_PARALLEL, micro_parallel),
-    "dependency": (DEPENDENCY, dependency),
-    "writer_controlled": (WRITER_CONTROLLED, writer_controlled),
-}
-"""By name: the recipe, and the check of its log."""
+SCENARIOS = {one.__name__: one for one in (micro_parallel, dependency, writer_controlled)}
+"""The check of each scenario's log, by name. Its recipe has the same name."""
 
 # -----------------------------------------------------------------------------------------------------------
 # Run the scenarios with a real provider, store the evidence, and advise after a failure
@@ -384,13 +319,12 @@ def run_scenario(
     open_project: Callable[[], Project], folder: Path, name: str
 ) -> tuple[SmokeCheck, ScenarioFailure | None]:
     """Run one scenario in a project."""
-    recipe, shows = SCENARIOS[name]
     own = f"{FOLDER}-{wall_clock_ms()}"
     try:
         project = open_project()
         try:
             given = Options(permission="auto")
-            ran, tree = run_smoke(project, recipe.replace(FOLDER, own), given)
+            ran, tree = run_smoke(project, _text(name).replace(FOLDER, own), given)
             # Collect the data that is checked, with the folder named as in the recipe.
             frozen = tree.frozen()
             bodies = [find_body(AgentBody, node.step) for node in tree.root.nodes.values()]
@@ -412,7 +346,7 @@ def run_scenario(
         about = structs.replace(error_body(error), details={**error.details, "scenario": name})
         refused = SmokeCheck(name, False, {"error": about, "what_to_do": error.hint})
         return refused, ScenarioFailure(about, error.exit_status)
-    found, missing = shows(ran)
+    found, missing = SCENARIOS[name](ran)
     ok = ran.status == "completed" and not missing
     evidence = {"run_id": document.run_id, "status": ran.status, **found}
     if missing:
