@@ -183,17 +183,7 @@ MAX_SHOWN_CHARS = 20_000
 _OPENING = '<script type="application/json" id="fanfold-run">'
 _CLOSING = "</script>"
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-_STYLE = """
-:root{color-scheme:light dark;--ink:#1d2430;--dim:#5b6577;--line:#d5dbe5;--paper:#fff}
-@media (prefers-color-scheme:dark){:root{--ink:#e7ebf2;--dim:#9aa6b8;--line:#39424f;--paper:#12161d}}
-body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);
-margin:0 auto;max-width:70rem;padding:2rem 1rem}h1{font-size:1.5rem;margin:0}
-h2{font-size:1.1rem;margin:2rem 0 .5rem}.dim{color:var(--dim)}.graph{overflow-x:auto}
-pre{white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid var(--line);border-radius:6px;
-padding:.75rem;margin:.5rem 0;font-size:13px}table{border-collapse:collapse;width:100%}
-td,th{text-align:left;padding:.3rem .75rem .3rem 0;border-bottom:1px solid var(--line);vertical-align:top}
-td.n{text-align:right;font-variant-numeric:tabular-nums}
-"""
+_STYLE = Path(__file__).parent / "templates" / "export.css"
 
 
 def make_page(tree: RunTree, contents: RunContents) -> str:
@@ -236,7 +226,7 @@ class _PageWriter:
             f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
             '<meta name="referrer" content="no-referrer">',
             '<meta name="viewport" content="width=device-width,initial-scale=1">',
-            f"<title>{title} · {escape(root.id)}</title><style>{_STYLE}</style></head><body>",
+            f"<title>{title} · {escape(root.id)}</title><style>{_STYLE.read_text()}</style></head><body>",
             f"<h1>{title}</h1><p>{self._text(root.plan.description)}</p>",
             f'<p class="dim">{escape(" · ".join(fact for fact in facts if fact))}</p>',
         ]

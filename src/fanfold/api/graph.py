@@ -12,6 +12,7 @@ from graphlib import TopologicalSorter
 from html import escape
 from itertools import count, groupby, takewhile
 from math import ceil, sqrt
+from pathlib import Path
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -471,27 +472,7 @@ FOOT = 34.0
 MIN_WIDTH = 460.0
 _LEGEND = {"reader": "reads", "writer": "writes", "command": "command or function", "approval": "person"}
 
-_STYLE = """\
-text{font-family:ui-sans-serif,system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif;fill:#1c2330}
-.page{fill:#fbfcfe}.name{font-size:17px;font-weight:650}.about{font-size:12.5px;fill:#5b6577}
-.box{fill:#ffffff;stroke:#cdd5e1;stroke-width:1.2}.group{fill:#eef2f8;stroke:#c3cddc;stroke-dasharray:5 4}
-.title{font-size:13.5px;font-weight:600}.who{font-size:11.5px;fill:#5b6577}.mark{font-size:10.5px;fill:#5b6577}
-.edge{fill:none;stroke:#8b97aa;stroke-width:1.5}.tip{fill:#8b97aa}
-.bar{fill:#3f7ae0}.writer .bar{fill:#d97706}.command .bar,.function .bar{fill:#64748b}
-.workflow .bar{fill:#7c5cd6}.approval .bar{fill:#0f9d76}
-.sign{font-size:12px;font-weight:700;fill:#5b6577}.cell{fill:#d5dbe5}
-.at-completed .sign{fill:#15803d}.cell.at-completed{fill:#16a34a}
-.at-running .sign{fill:#2563eb}.cell.at-running{fill:#3b82f6}
-.at-failed .sign,.at-timed_out .sign{fill:#b91c1c}.cell.at-failed,.cell.at-timed_out{fill:#dc2626}
-.at-waiting .sign{fill:#b45309}.cell.at-waiting{fill:#d97706}.cell.at-cancelled,.cell.at-skipped{fill:#94a3b8}
-@media (prefers-color-scheme:dark){text{fill:#e7ebf2}.page{fill:#12161d}.about,.who,.mark{fill:#9aa6b8}
-.box{fill:#1c222c;stroke:#39424f}.group{fill:#171c25;stroke:#3b4553}.edge{stroke:#66738a}.tip{fill:#66738a}
-.bar{fill:#6ea0f5}.writer .bar{fill:#f0a742}.command .bar,.function .bar{fill:#94a3b8}
-.workflow .bar{fill:#a78bfa}.approval .bar{fill:#3ccaa0}.sign{fill:#9aa6b8}.cell{fill:#39424f}
-.at-completed .sign{fill:#4ade80}.at-running .sign{fill:#60a5fa}
-.at-failed .sign,.at-timed_out .sign{fill:#f87171}
-.at-waiting .sign{fill:#fbbf24}}
-"""
+_STYLE = Path(__file__).parent / "templates" / "graph.css"
 
 
 def svg(plan: Plan, drawing: Drawing | None = None) -> str:
@@ -509,7 +490,7 @@ def svg(plan: Plan, drawing: Drawing | None = None) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} {named}>',
         f'<title id="fanfold-title">{_text(title)}</title>',
         f'<desc id="fanfold-desc">{_text(spoken)}</desc>',
-        f"<style>{_STYLE}</style>",
+        f"<style>{_STYLE.read_text()}</style>",
         f'<rect class="page" width="{width:g}" height="{height:g}" rx="12"/>',
         f'<text class="name" x="{MARGIN:g}" y="30">{_text(title)}</text>',
         f'<text class="about" x="{MARGIN:g}" y="48">{_text(about)}</text>',
