@@ -15,6 +15,7 @@ from fanfold.agents.redaction import without_credentials
 from fanfold.agents.role import DEFAULT_MODEL, IGNORED, Notice, Role
 from fanfold.agents.roles import Registry
 from fanfold.api.approvals import ErrorBody, error_body
+from fanfold.api.display import dollars
 from fanfold.api.project import Project
 from fanfold.engine.config import LOCAL_MODEL, Config, choose_model
 from fanfold.errors import AuthorError, FanfoldError, NotFoundError, WorldError
@@ -307,7 +308,7 @@ def probe_model(config: Config, name: str) -> ModelTrial:
         seconds=trial.seconds,
         input_tokens=used.input_tokens,
         output_tokens=used.output_tokens,
-        cost_usd=None if used.micro_usd is None else used.micro_usd / 1_000_000,
+        cost_usd=dollars(used.micro_usd),
     )
 
 

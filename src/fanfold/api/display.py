@@ -194,7 +194,7 @@ def failure_document(failure: Failure | None, node: Node | None = None) -> Failu
 
 
 def step_usage(usage: Usage) -> StepUsage:
-    return StepUsage(usage.input_tokens, usage.output_tokens, _dollars(usage))
+    return StepUsage(usage.input_tokens, usage.output_tokens, dollars(usage.micro_usd))
 
 
 def add_usage(parts: Sequence[RunUsage]) -> RunUsage:
@@ -209,11 +209,15 @@ def add_usage(parts: Sequence[RunUsage]) -> RunUsage:
 
 
 def run_usage(usage: Usage, agents: int) -> RunUsage:
-    return RunUsage(usage.input_tokens, usage.output_tokens, _dollars(usage), agents)
+    return RunUsage(usage.input_tokens, usage.output_tokens, dollars(usage.micro_usd), agents)
 
 
-def _dollars(usage: Usage) -> float | None:
-    return None if usage.micro_usd is None else usage.micro_usd / 1_000_000
+def dollars(micro_usd: int | None) -> float | None:
+    return None if micro_usd is None else micro_usd / 1_000_000
+
+
+def price_text(usd: float | None) -> str:
+    return "price unknown" if usd is None else f"${usd:.4f}"
 
 
 # -----------------------------------------------------------------------------------------------------------

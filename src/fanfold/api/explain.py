@@ -309,9 +309,8 @@ def explain_in(tree: RunTree, node: Node, workers: Sequence[WorkerRow] = ()) -> 
     if objections := last_objections(tree, node):
         message = f"{message}: {shorten_line(objections[0], MAX_SAID_CHARS)}"
     if node.reason == DEFERRED and node.status == WAITING:
-        wait = tree.state.waits[node.subject]
-        reason = wait_text(wait.subject, wait.reason, wait.until, wait.count, wait.error)
-        message, blocked_by = f"{found.path} waits: {reason}", [wait.subject]
+        reason = wait_text(tree.state.waits[node.subject])
+        message, blocked_by = f"{found.path} waits: {reason}", [node.subject]
     elif node.reason == HELD and (holder := tree.memory.holders.get((node.run.id, node.path))):
         message, blocked_by = f"{message} ({holder})", [holder]
     elif place := where_it_runs(workers, node, tree.root.id):
@@ -416,8 +415,7 @@ def _reason(tree: RunTree, run: Run, status: str) -> tuple[str, str, list[Node]]
         return reason, error.message.removeprefix("the run ") if error is not None else "is paused", []
     if status == WAITING and tree.state.deferred and not any(is_open(node) for node in nodes):
         wait = min(tree.state.waits.values(), key=lambda one: one.until)
-        waiting_for = wait_text(wait.subject, wait.reason, wait.until, wait.count, wait.error)
-        return wait.reason, f"waits: {waiting_for}", []
+        return wait.reason, f"waits: {wait_text(wait)}", []
     if status == WAITING and run.growing:
         lost = [node for node in nodes if node.status == WAITING and node.reason == INTERRUPTED]
         return "open", "is open: it waits for a request", lost

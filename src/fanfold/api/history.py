@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from time import monotonic, time
+from time import monotonic
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -17,7 +17,7 @@ from msgspec import UNSET, Struct, structs
 
 from fanfold.agents.entries import Compaction, LiveUpdate, News, Response
 from fanfold.api.approvals import due_at, how_to_answer, open_approvals, shown
-from fanfold.api.display import ListedRun, RunFilter, first_of, owner_of, select_runs, when
+from fanfold.api.display import ListedRun, RunFilter, dollars, first_of, owner_of, select_runs, when
 from fanfold.api.project import ContinuedRun, Project
 from fanfold.api.report import executive_report
 from fanfold.api.run_documents import (
@@ -28,7 +28,6 @@ from fanfold.api.run_documents import (
     state_document,
 )
 from fanfold.api.run_options import how_to_raise
-from fanfold.api.step_documents import Row, run_rows
 from fanfold.api.transcripts import (
     SessionRef,
     Transcript,
@@ -215,11 +214,6 @@ def inspect_found(
         report=_report(project, found) if only is None else UNSET,
         state=state_document(found.tree, owner) if with_state else UNSET,
     )
-
-
-def step_rows(found: ResolvedRun, *, every: bool = False) -> list[Row]:
-    """Return the steps in plan order as rows. Large fan-outs show what needs attention, unless `every`."""
-    return run_rows(found.tree, found.run, int(time() * 1_000), every=every)
 
 
 def inspect_step(project: Project, run: str, step: str) -> InspectStepDocument:
@@ -753,5 +747,5 @@ def _rows(named: Iterable[tuple[str, Usage]]) -> list[CostRow]:
 
 def _row(name: str, usages: list[Usage]) -> CostRow:
     total = sum(usages, NOTHING_SPENT)
-    price = None if total.micro_usd is None else total.micro_usd / 1_000_000
+    price = dollars(total.micro_usd)
     return CostRow(name, len(usages), total.input_tokens, total.output_tokens, price)

@@ -634,15 +634,11 @@ class AgentsDocument(Struct, frozen=True):
 
 def show_agents(project: Project, history: Project) -> AgentsDocument:
     """Return the roles of a project as its files are now, and the agents in its runs."""
-    return AgentsDocument(list_roles(project), live_sessions(history))
-
-
-def live_sessions(project: Project) -> list[LiveSession]:
-    """List every running agent according to the logs. A run without an owner has none."""
-    return [session for session, _ in _live_sessions(project)]
+    return AgentsDocument(list_roles(project), [session for session, _ in _live_sessions(history)])
 
 
 def _live_sessions(project: Project) -> Iterator[tuple[LiveSession, Node]]:
+    """Yield every running agent according to the logs. A run without an owner has none."""
     heads = project.heads(RUNNING, WAITING, limit=SESSIONS_MAX_RUNS)
     trees = ((head, project.view(head.run_id)) for head in heads if project.has_owner(head.run_id))
     return (

@@ -32,22 +32,14 @@ _START = Range(Position(1, 1), Position(1, 1))
 Picture: TypeAlias = Literal["mermaid", "svg"]
 
 
-class CheckedRecipe:
+class CheckedRecipe(Struct, frozen=True):
     """A compiled recipe. `plan` is None if it has errors; `ref` is empty if it has no file."""
 
-    def __init__(
-        self,
-        ref: str,
-        found: FoundRecipe,
-        plan: Plan | None,
-        diagnostics: Sequence[Diagnostic],
-        sources: Mapping[str, Source],
-    ) -> None:
-        self.ref = ref
-        self.found = found
-        self.plan = plan
-        self.diagnostics = tuple(diagnostics)
-        self.sources = sources
+    ref: str
+    found: FoundRecipe
+    plan: Plan | None
+    diagnostics: Sequence[Diagnostic]
+    sources: Mapping[str, Source]
 
     @property
     def ok(self) -> bool:

@@ -469,8 +469,7 @@ class Transitions:
         if isinstance(data, events.WaitClosed):
             return Transition(envelope.at, "", "resumed", f"continues: {data.subject} can be used again")
         if isinstance(data, events.WaitOpened):
-            reason = wait_text(data.subject, data.reason, data.until, data.count, data.error)
-            return Transition(envelope.at, "", "waiting", f"waits: {reason}")
+            return Transition(envelope.at, "", "waiting", f"waits: {wait_text(data)}")
         if isinstance(data, events.StepAdded):
             text = f"added: {one_line(data.step.description, MAX_NOTE_CHARS)}".removesuffix(": ")
             return Transition(envelope.at, _path(envelope, data.step.id), "added", text)

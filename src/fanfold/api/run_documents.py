@@ -29,6 +29,7 @@ from fanfold.api.display import (
     RunRow,
     RunUsage,
     StepUsage,
+    dollars,
     failure_document,
     local_time,
     run_row,
@@ -39,9 +40,20 @@ from fanfold.api.display import (
 from fanfold.engine.run_tree import RunTree, run_status
 from fanfold.errors import EXIT_BUDGET, EXIT_CANCELLED, EXIT_FAILED, EXIT_OK, EXIT_WAITING
 from fanfold.kernel.admission import held_back
-from fanfold.kernel.events import Failure
+from fanfold.kernel.events import Failure, WaitOpened
 from fanfold.kernel.plan import JSON
-from fanfold.kernel.state import CANCELLED, COMPLETED, LEAF, PAUSED, RUN_TERMINAL, Composite, Node, Run, State
+from fanfold.kernel.state import (
+    CANCELLED,
+    COMPLETED,
+    LEAF,
+    PAUSED,
+    RUN_TERMINAL,
+    Composite,
+    Node,
+    Run,
+    State,
+    Wait,
+)
 from fanfold.language.terminal import one_line, shorten
 from fanfold.steps.records import ChangedPath, FileChange, is_agent, session_of
 from fanfold.steps.values import is_below, runs_below
@@ -190,20 +202,21 @@ def wait_documents(state: State) -> list[WaitDocument]:
             len(wait.nodes),
             "" if wait.probe is None else wait.probe.run.tree_path(wait.probe.path),
             "" if wait.error is None else wait.error.message,
-            wait_text(wait.subject, wait.reason, wait.until, wait.count, wait.error),
+            wait_text(wait),
         )
         for wait in state.waits.values()
     ]
 
 
-def wait_text(subject: str, reason: str, until: int, count: int, error: Failure | None) -> str:
+def wait_text(wait: Wait | WaitOpened) -> str:
     """Describe a wait in one line: subject, reason, next attempt, failed attempts."""
-    failed = f" ({count} attempts failed)" if count > 1 else ""
+    error, reason = wait.error, wait.reason
+    failed = f" ({wait.count} attempts failed)" if wait.count > 1 else ""
     why = f": {one_line(error.message, MAX_MESSAGE_CHARS)}" if error is not None and error.message else ""
     word = WORDS.get(reason, reason)
     if reason == "outage" and error is not None and error.kind == "rate_limit":
         word = "limits the rate of requests"
-    return f"{subject} {word}; next attempt at {local_time(until)}{failed}{why}"
+    return f"{wait.subject} {word}; next attempt at {local_time(wait.until)}{failed}{why}"
 
 
 SHOWN_CHARS = 60
@@ -569,7 +582,6 @@ def run_head(tree: RunTree, run: Run, *, reach: int | None = None) -> RunHeadDoc
     """Return the head of a run from its folded tree."""
     row = replace(run_row(tree.head(run), stopped_at=stopped_at(tree)), error=_run_failure(tree, run))
     ledger = tree.state.ledger
-    usd = None if ledger.max_micro_usd is None else ledger.max_micro_usd / 1_000_000
     above, inner = [], run
     while inner.parent is not None and inner.call is not None:
         above.append(Breadcrumb(inner.parent.id, inner.parent.plan.name, inner.call.path))
@@ -582,7 +594,7 @@ def run_head(tree: RunTree, run: Run, *, reach: int | None = None) -> RunHeadDoc
         reach=tree.tree_seq if reach is None else reach,
         at=tree.state.now,
         counts=dict(Counter(status_of(tree, node) for node in leaves)),
-        cap=SpendCap(usd, ledger.max_tokens),
+        cap=SpendCap(dollars(ledger.max_micro_usd), ledger.max_tokens),
         breadcrumbs=above[::-1],
         pausing=tree.state.pausing,
         waits=wait_documents(tree.state),

@@ -170,10 +170,10 @@ def run_rows(
 
 def rows_that_fit(tree: RunTree, now: int, height: int) -> list[Row]:
     """Return at most `height` rows, the interesting ones first."""
-    walk = _Walk(tree, now, every=False, fold_finished=False)
+    walk = _Walk(tree, now)
     found = [row for row, _ in walk.rows(tree.root.scope.children)]
     if len(found) < height and walk.left_out:
-        more = _Walk(tree, now, every=False, fold_finished=False, most=MAX_BUSY_ITEMS + height - len(found))
+        more = _Walk(tree, now, most=MAX_BUSY_ITEMS + height - len(found))
         all_of_it = [row for row, _ in more.rows(tree.root.scope.children)]
         found = all_of_it if len(all_of_it) <= height else found
     if len(found) > height:
@@ -200,7 +200,12 @@ def counts(tree: RunTree) -> Counter[str]:
 
 class _Walk:
     def __init__(
-        self, tree: RunTree, now: int, every: bool, fold_finished: bool, most: int = MAX_BUSY_ITEMS
+        self,
+        tree: RunTree,
+        now: int,
+        every: bool = False,
+        fold_finished: bool = False,
+        most: int = MAX_BUSY_ITEMS,
     ) -> None:
         self._tree = tree
         self._most = most
@@ -344,7 +349,7 @@ class RunTable(Struct, frozen=True):
 def run_table(tree: RunTree, run: Run, now: int) -> RunTable:
     """Return the table of a run and of the runs below it."""
     rows = []
-    walk = list(_Walk(tree, now, every=True, fold_finished=False).rows(run.scope.children))
+    walk = list(_Walk(tree, now, every=True).rows(run.scope.children))
     for row, node in walk[:MAX_ROWS]:
         spent, child = tree.usage_of(node), getattr(node, "child", None)
         table_row = TableRow(
@@ -630,7 +635,7 @@ def timeline(tree: RunTree, run: Run, envelopes: Iterable[events.Envelope], now:
     now = now if (stopped := stopped_at(tree)) is None else stopped
     until = tree.memory.run_ended.get(run.id, tree.state.now) if ended else now
     spans = _spans(envelopes)
-    walk = _Walk(tree, now, every=True, fold_finished=False)
+    walk = _Walk(tree, now, every=True)
     # A round that did not pass is not shown as failed, as in the graph and the table.
     rows = [replace(row, status=status_of(tree, node)) for row, node in walk.rows(run.scope.children)]
     # Composites are not in the log: their span is from the first start inside to the last end.

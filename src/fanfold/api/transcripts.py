@@ -39,7 +39,7 @@ from fanfold.agents.entries import (
 )
 from fanfold.agents.instructions import compose, instructions_for, with_limits
 from fanfold.agents.role import Role
-from fanfold.api.display import StepUsage, counted, local_time, step_usage, when
+from fanfold.api.display import StepUsage, counted, local_time, price_text, step_usage, when
 from fanfold.engine.run_tree import RunTree
 from fanfold.errors import AuthorError, NotFoundError
 from fanfold.kernel.events import NOTHING_SPENT, Usage
@@ -445,8 +445,7 @@ _TITLES = {
 
 
 def _price_of(usage: StepUsage) -> str:
-    price = "price unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
-    return f"{usage.input_tokens:,} in, {usage.output_tokens:,} out, {price}"
+    return f"{usage.input_tokens:,} in, {usage.output_tokens:,} out, {price_text(usage.cost_usd)}"
 
 
 def _quoted(text: str) -> Iterator[str]:

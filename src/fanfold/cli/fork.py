@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from fanfold.api.display import counted, first_of
+from fanfold.api.display import counted, first_of, price_text
 from fanfold.api.fork import (
     ChosenAgents,
     Fork,
@@ -81,8 +81,7 @@ def forecast_lines(forecast: ForkForecast, colour: bool, *, asks: bool) -> Itera
         yield _line("asks", plain(line).replace("\n", "\n" + " " * 13))
     usage, guess = forecast.last_time, ""
     if tokens := usage.input_tokens + usage.output_tokens:  # the best estimate
-        price = "price unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
-        guess = f"; last time these took {tokens:,} tokens, {price}"
+        guess = f"; last time these took {tokens:,} tokens, {price_text(usage.cost_usd)}"
     yield _line("may cost", f"{counted(forecast.agents, 'agent')}{guess}")
 
 

@@ -26,6 +26,7 @@ from fanfold.api.step_documents import (
     ExplanationDocument,
     Row,
     UsedSets,
+    run_rows,
 )
 from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.output import (
@@ -42,6 +43,7 @@ from fanfold.cli.output import (
 )
 from fanfold.cli.run_list import spent_text, took_text, usage_text
 from fanfold.cli.step_text import change_lines, question_lines, step_lines
+from fanfold.engine.run_tree import wall_clock_ms
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import Envelope, Usage
 from fanfold.kernel.explain import SENTENCES
@@ -80,7 +82,7 @@ def inspect_command(
         if call.as_json:
             print_json(history.inspect_found(project, found, with_state=state))
         else:
-            rows = history.step_rows(found, every=steps)
+            rows = run_rows(found.tree, found.run, wall_clock_ms(), every=steps)
             shown = {row.path for row in rows if steps or row.asks}
             document = history.inspect_found(project, found, with_state=state, only=shown)
             print_text("".join(_text(document, rows, steps, call.colour)))

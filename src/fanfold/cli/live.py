@@ -239,8 +239,7 @@ class LiveTree(Progress):
         """Return one frame; without a height, all rows up to a limit."""
         lines = self._frames.draw(tree, self.console.width, height)
         for wait in tree.state.waits.values():
-            reason = wait_text(wait.subject, wait.reason, wait.until, wait.count, wait.error)
-            lines.append(Text(one_line(f"waits: {reason}", self.console.width - 1), "yellow"))
+            lines.append(Text(one_line(f"waits: {wait_text(wait)}", self.console.width - 1), "yellow"))
         if len(lines) > MAX_FINAL_LINES:
             more = Text(f"… {len(lines) - MAX_FINAL_LINES} more lines", "dim")
             lines = [*lines[:MAX_FINAL_LINES], more]

@@ -19,6 +19,7 @@ from fanfold.api.display import (
     duration,
     elapsed_ms,
     list_runs,
+    price_text,
     select_runs,
 )
 from fanfold.cli.command import Invocation, command, option
@@ -120,8 +121,7 @@ def took_text(run: RunRow | InspectDocument) -> str:
 
 def spent_text(usage: RunUsage | StepUsage) -> str:
     """Return tokens and price of a run, a chat or a step."""
-    price = "price unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
-    return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out, {price}"
+    return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out, {price_text(usage.cost_usd)}"
 
 
 def usage_text(usage: RunUsage) -> str:
