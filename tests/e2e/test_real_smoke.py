@@ -143,7 +143,9 @@ def test_without_a_provider_the_ways_to_get_one_are_said(project: Project):
 def test_no_network_names_what_could_not_be_reached(
     project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    once = real_smoke.DEPENDENCY.replace("agent: explorer", "agent: explorer, retry: {attempts: 1}")
+    once = real_smoke.recipe_text("dependency").replace(
+        "agent: explorer", "agent: explorer, retry: {attempts: 1}"
+    )
     with socket.socket() as bound:  # bound and not listening: a connection is refused
         bound.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
@@ -156,7 +158,7 @@ def test_no_network_names_what_could_not_be_reached(
 def test_a_model_that_takes_too_long_is_said_to_be_slow(
     project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    hasty = real_smoke.DEPENDENCY.replace("3m", "2s")
+    hasty = real_smoke.recipe_text("dependency").replace("3m", "2s")
     with Provider(lambda _: Fault("stall")) as provider:
         done = inside(project, hasty, provider.addresses, monkeypatch, capsys)
     error = told(done)
@@ -176,7 +178,8 @@ def inside(
     monkeypatch.delenv("FANFOLD_HOME", raising=False)
     for name, value in {**given, **environment}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setitem(real_smoke.SCENARIOS, "dependency", (recipe, real_smoke.dependency))
+    (project.folder / "dependency.yaml").write_text(recipe)
+    monkeypatch.setattr(real_smoke, "RECIPES", project.folder)
     command = ["smoke", "--real", "--json", "--scenario", "dependency", "--project", str(project.folder)]
     status = main(command)
     said = capsys.readouterr()

@@ -10,13 +10,13 @@ import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import Struct, structs
 
 from fanfold.agents.backend import SUMMARY_CHARS
-from fanfold.api.display import when
+from fanfold.api.display import FailureDocument, when
 from fanfold.engine.run_tree import RunTree
 from fanfold.errors import FanfoldError, NotFoundError
 from fanfold.kernel.events import Envelope, Failure, SubagentEvent
@@ -296,15 +296,6 @@ REASON_CHARS = 600
 """Limit where more than one line fits."""
 
 
-class AnyFailure(Protocol):
-    """A failure, as recorded or as shown."""
-
-    @property
-    def code(self) -> str: ...
-    @property
-    def message(self) -> str: ...
-
-
 class ErrorBody(Struct, frozen=True):
     """`code` is for programs, `message` and `hint` are for people, `details` depend on the code."""
 
@@ -328,7 +319,7 @@ class RefusedDocument(ErrorDocument, frozen=True):
     diagnostics: list[Diagnostic]
 
 
-def gist(error: AnyFailure, most: int = GIST_CHARS) -> str:
+def gist(error: Failure | FailureDocument, most: int = GIST_CHARS) -> str:
     """Summarize a failure in one short line. The output of a program is reduced to its last line."""
     lines = [line.strip() for line in error.message.splitlines() if line.strip()]
     ended = re.match(_ENDED, lines[0]) if len(lines) > 1 else None

@@ -186,14 +186,8 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = Path(__file__).parent / "templates" / "export.css"
 
 
-def make_page(tree: RunTree, contents: RunContents) -> str:
-    """Return a run as one HTML file."""
-    data = msgspec.json.encode(contents).decode().replace("<", "\\u003c")
-    return f"{_PageWriter(tree).page()}\n{_OPENING}{data}{_CLOSING}\n</body></html>\n"
-
-
 def find_data(page: bytes) -> bytes:
-    """Return the data of a page made by `make_page`. The rest of the page is ignored."""
+    """Return the data of an exported page. The rest of the page is ignored."""
     start = page.rfind(_OPENING.encode())
     end = page.find(_CLOSING.encode(), start)
     if start < 0 or end < 0:
@@ -307,7 +301,9 @@ class ImportResult(Struct, frozen=True):
 def export_run(project: Project, run: str, version: str) -> str:
     """Return a whole run, with the runs below it, as one HTML file."""
     tree = find_run(project, project.resolve(run).root_run_id).tree
-    return make_page(tree, read_contents(project.store, tree, version))
+    contents = msgspec.json.encode(read_contents(project.store, tree, version))
+    data = contents.decode().replace("<", "\\u003c")
+    return f"{_PageWriter(tree).page()}\n{_OPENING}{data}{_CLOSING}\n</body></html>\n"
 
 
 def import_run(project: Project, page: bytes) -> ImportResult:

@@ -47,9 +47,9 @@ from fanfold.api.fork import AtTurn, ChosenAgents, at_turn, plan_fork, plan_retr
 from fanfold.api.history import find_run, inspect, inspect_step, query, read_log
 from fanfold.api.intent_patterns import Suitability
 from fanfold.api.ownership import OwnedRun, take_over
-from fanfold.api.planning import DraftRequest, draft_spec, workflow_suitable
+from fanfold.api.planning import draft_spec, workflow_suitable
 from fanfold.api.project import Project
-from fanfold.api.recipes import DraftedSpec
+from fanfold.api.recipes import DraftedSpec, DraftRequest
 from fanfold.api.result import Result, TypedResult, check_type, promise_output
 from fanfold.api.run_documents import ApplyResult, InspectDocument, InspectStepDocument, RunChanges, Undone
 from fanfold.api.run_handle import API, RunHandle, all_checked

@@ -232,32 +232,33 @@ PIECE = 200
 MAX_SEARCHED = 10_000
 
 
-class RunFilter(Struct, frozen=True, kw_only=True):
-    """Which root runs a list has. `words` are searched in ids, recipes, inputs and errors."""
-
-    status: str | None = None
-    recipe: str | None = None
-    since: str = ""
-    """A time, or how long ago: `2026-11-18`, `2026-11-18T14:30`, `12h`, `7d`."""
-    words: str = ""
-
-
 def select_runs(
-    project: Project, wanted: RunFilter, limit: int, cursor: str | None = None
+    project: Project,
+    limit: int,
+    cursor: str | None = None,
+    *,
+    status: str | None = None,
+    recipe: str | None = None,
+    since: str = "",
+    words: str = "",
 ) -> tuple[list[ListedRun], str | None]:
-    """Return the newest runs that match, and the cursor of the next page; None at the end."""
-    since = since_ms(wanted.since) if wanted.since else 0
-    words = wanted.words.lower().split()
+    """Return the newest root runs that match, and the cursor of the next page; None at the end.
+
+    `since` is a time, or how long ago: `2026-11-18`, `2026-11-18T14:30`, `12h`, `7d`. `words` are searched in
+    ids, recipes, inputs and errors.
+    """
+    earliest = since_ms(since) if since else 0
+    searched_words = words.lower().split()
     found: list[RunHead] = []
     searched, unseen = 0, None
     while project.has_runs and len(found) <= limit:
         if searched >= MAX_SEARCHED:
             unseen = cursor  # enough for one request: the caller continues with this cursor
             break
-        size = PIECE if words else limit + 1
-        heads = project.store.heads(status=wanted.status, recipe=wanted.recipe, before=cursor, limit=size)
-        recent = [head for head in heads if head.created_at >= since]
-        found += [head for head in recent if not words or _matches(project, head, words)]
+        size = PIECE if searched_words else limit + 1
+        heads = project.store.heads(status=status, recipe=recipe, before=cursor, limit=size)
+        recent = [head for head in heads if head.created_at >= earliest]
+        found += [head for head in recent if not words or _matches(project, head, searched_words)]
         searched += len(heads)
         if len(heads) < size or len(recent) < len(heads):
             break

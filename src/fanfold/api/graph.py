@@ -432,10 +432,6 @@ def mermaid(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _entity_code(match: re.Match[str]) -> str:
-    return f"#{ord(match[0])};"
-
-
 def _draw_scope(
     steps: Sequence[Step], lines: list[str], writers: list[str], counter: Iterator[int], indent: str
 ) -> None:
@@ -445,7 +441,8 @@ def _draw_scope(
         text, name = label(step), names[step.id]
         words = (shown(word) for word in (text.title, text.subtitle, *text.marks) if word)
         # Every character that is syntax in Mermaid or HTML becomes an entity code.
-        label_text = "<br/>".join(re.sub(r"[^\w ./@:,…*()+=-]", _entity_code, word) for word in words)
+        coded = (re.sub(r"[^\w ./@:,…*()+=-]", lambda found: f"#{ord(found[0])};", word) for word in words)
+        label_text = "<br/>".join(coded)
         if text.kind == "writer":
             writers.append(name)
         if isinstance(step.action, GroupAction):

@@ -17,7 +17,7 @@ from msgspec import UNSET, Struct, structs
 
 from fanfold.agents.entries import Compaction, LiveUpdate, News, Response
 from fanfold.api.approvals import due_at, how_to_answer, open_approvals, shown
-from fanfold.api.display import ListedRun, RunFilter, dollars, first_of, owner_of, select_runs, when
+from fanfold.api.display import ListedRun, dollars, first_of, owner_of, select_runs, when
 from fanfold.api.project import ContinuedRun, Project
 from fanfold.api.report import executive_report
 from fanfold.api.run_documents import (
@@ -419,13 +419,13 @@ def page_of_runs(
     limit: int = 50,
     cursor: str | None = None,
 ) -> RunPage:
-    """Return a page of root runs, newest first; see `RunFilter`."""
+    """Return a page of root runs, newest first; see `select_runs`."""
     if not project.has_runs:
         return RunPage([], None)
     if cursor is not None and project.store.head(cursor) is None:
         raise NotFoundError("run.not_found", "this cursor belongs to another list", hint="start without one")
-    wanted = RunFilter(status=status, recipe=recipe, since=since, words=words)
-    return RunPage(*select_runs(project, wanted, limit, cursor))
+    found = select_runs(project, limit, cursor, status=status, recipe=recipe, since=since, words=words)
+    return RunPage(*found)
 
 
 def page_of_events(

@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 
 from fanfold.agents.backend_registry import BackendSetup
 from fanfold.api.project import ContinuedRun, Project
-from fanfold.api.report import has_mirror, write_mirror
+from fanfold.api.report import MIRROR_FILES, write_mirror
 from fanfold.engine.driver import DailyCaps, Host, OnCommit, OnProgress
 from fanfold.engine.requests import ContinueRequest, FactRequest, to_row
 from fanfold.engine.run_tree import RunTree, wall_clock_ms
@@ -158,17 +158,18 @@ def observers_of(project: Project, tree: RunTree) -> list[Observer]:
         except OSError as error:  # the user's folder cannot be written
             _warn(RunNotifier, error)
     if _wants_telemetry():
-        from fanfold.api.tracing import tracer_of
+        from fanfold.api.tracing import RunTracer, exporters
 
-        tracer = tracer_of(project, tree)
-        found += [] if tracer is None else [tracer]
+        found += [RunTracer(project, tree, out)] if (out := exporters()) is not None else []
     return found
 
 
 def write_files(project: Project, tree: RunTree, *, if_missing: bool = False) -> Path | None:
     """Write the report files of a run; None if that is not possible."""
     try:
-        if if_missing and has_mirror(tree, project.runs_folder):
+        homes = [project.runs_folder / run.id for run in tree.state.runs.values()]
+        mirrored = ((home / name).exists() for home in homes for name in MIRROR_FILES)
+        if if_missing and all(mirrored):
             return None
         return write_mirror(tree, project.runs_folder)
     except OSError:

@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from fanfold.agents.backend import SessionRequest
 from fanfold.agents.backend_registry import MODEL, BackendSetup
@@ -35,7 +35,15 @@ from fanfold.agents.tools.toolbox import SessionTools
 from fanfold.api.display import run_usage, unified_difference
 from fanfold.api.intent_patterns import MAX_CHARS, Kind, Suitability, judge, kind_of, look_at
 from fanfold.api.project import Project
-from fanfold.api.recipes import CheckedRecipe, DraftedSpec, DraftSource, check_found, recipe_document, renamed
+from fanfold.api.recipes import (
+    CheckedRecipe,
+    DraftedSpec,
+    DraftRequest,
+    DraftSource,
+    check_found,
+    recipe_document,
+    renamed,
+)
 from fanfold.api.run_handle import RunHandle
 from fanfold.api.run_options import Options
 from fanfold.api.start import forecast_run, start
@@ -159,21 +167,6 @@ MAX_TASK_CHARS = 20_000
 NO_MODEL = "provider.none"
 TOO_SMALL = "the local model is too small to plan"
 _LOOKS = frozenset({"asking how", "looking", "question"})
-
-
-class DraftRequest(Struct, frozen=True, kw_only=True):
-    """A request to draft or change a recipe."""
-
-    task: str
-    name: str | None = None
-    """The name of the recipe; by default, the planner or the task determines it."""
-    refine: FoundRecipe | None = None
-    """The recipe that `task` asks to change."""
-    use_model: bool = True
-    anyway: bool = False
-    """Whether to fill in a template even if the task looks like work for one agent."""
-    no_model: str = "use_model=False"
-    """The caller's option for planning without a model. Hints use it."""
 
 
 _Draft: TypeAlias = tuple[str, str, list[str], CheckedRecipe | None]

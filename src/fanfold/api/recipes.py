@@ -384,6 +384,21 @@ def _step(step: Step) -> RecipeStep:
 DraftSource: TypeAlias = Literal["model", "template"]
 
 
+class DraftRequest(Struct, frozen=True, kw_only=True):
+    """A request to draft or change a recipe."""
+
+    task: str
+    name: str | None = None
+    """The name of the recipe; by default, the planner or the task determines it."""
+    refine: FoundRecipe | None = None
+    """The recipe that `task` asks to change."""
+    use_model: bool = True
+    anyway: bool = False
+    """Whether to fill in a template even if the task looks like work for one agent."""
+    no_model: str = "use_model=False"
+    """The caller's option for planning without a model. Hints use it."""
+
+
 class DraftedSpec(Struct, frozen=True, kw_only=True):
     """A recipe drafted from a task, or the reason why there is none. It was checked, and nothing has run.
 

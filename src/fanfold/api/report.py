@@ -320,6 +320,7 @@ def price(micro_usd: int | None) -> str:
 # Files are written after the log, for people and other tools. They are never read back, and are written again
 # whenever they are missing.
 
+MIRROR_FILES = ("report.md", "outputs", "transcripts")
 MAX_TRANSCRIPTS = 50
 """Maximum of transcripts per run. `fanfold transcript` shows any.
 
@@ -345,12 +346,6 @@ def write_mirror(tree: RunTree, folder: Path) -> Path:
             clear_staging(home)
         publish_run(folder.parent, tree.values, run)
     return folder / tree.root.id / "report.md"
-
-
-def has_mirror(tree: RunTree, folder: Path) -> bool:
-    """Whether the mirror files exist. Their contents are not checked."""
-    homes = [folder / run.id for run in tree.state.runs.values()]
-    return all((home / name).exists() for home in homes for name in ("report.md", "outputs", "transcripts"))
 
 
 def _outputs(tree: RunTree, run: Run) -> Iterator[tuple[str, bytes]]:

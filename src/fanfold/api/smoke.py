@@ -34,14 +34,14 @@ from fanfold.project_files import write_beneath
 from fanfold.sessions.log import read_entries
 from fanfold.steps.records import FileChange
 
-_RECIPES = Path(__file__).parent / "smoke_recipes"
+RECIPES = Path(__file__).parent / "smoke_recipes"
 ONE_BY_ONE = ["first started", "first finished", "second started", "second finished"]
 """The order of two agents if the second waits for the first."""
 
 
-def _text(name: str) -> str:
+def recipe_text(name: str) -> str:
     """Return a recipe of a self-test, or the script of the scripted one."""
-    return (_RECIPES / f"{name}.yaml").read_text("utf-8")
+    return (RECIPES / f"{name}.yaml").read_text("utf-8")
 
 
 class SmokeRun(Struct, frozen=True):
@@ -143,11 +143,13 @@ def run_scripted(open_project: Callable[[Path], Project]) -> SmokeReport:
     with tempfile.TemporaryDirectory(prefix="fanfold-smoke-") as folder:
         project = open_project(Path(folder))
         try:
-            compiled = compile_recipe(_text("invalid").encode(), "smoke.yaml", project.compile_context())
+            compiled = compile_recipe(
+                recipe_text("invalid").encode(), "smoke.yaml", project.compile_context()
+            )
             codes = [diagnostic.code for diagnostic in compiled.report.diagnostics]
             refused = compiled.plan is None and codes == ["recipe.unknown_step"]
-            options = Options(permission="auto", script=_text("script"), script_file="smoke")
-            ran = [check(run_smoke(project, _text(recipe), options)[0]) for _, recipe, check in PLAN]
+            options = Options(permission="auto", script=recipe_text("script"), script_file="smoke")
+            ran = [check(run_smoke(project, recipe_text(recipe), options)[0]) for _, recipe, check in PLAN]
         finally:
             project.close()
     return _report([SmokeCheck(VALIDATION, refused, codes), *ran])
@@ -324,7 +326,7 @@ def run_scenario(
         project = open_project()
         try:
             given = Options(permission="auto")
-            ran, tree = run_smoke(project, _text(name).replace(FOLDER, own), given)
+            ran, tree = run_smoke(project, recipe_text(name).replace(FOLDER, own), given)
             # Collect the data that is checked, with the folder named as in the recipe.
             frozen = tree.frozen()
             bodies = [find_body(AgentBody, node.step) for node in tree.root.nodes.values()]

@@ -37,9 +37,16 @@ from fanfold.api.display import RunUsage, counted, run_row
 from fanfold.api.history import find_run, inspect_step, query
 from fanfold.api.ownership import resume_detached, run_in_background
 from fanfold.api.permission import adopted_consent, consent_of, permit_adopted
-from fanfold.api.planning import DraftRequest, checked_request, draft_spec
+from fanfold.api.planning import checked_request, draft_spec
 from fanfold.api.project import ContinuedRun, Project
-from fanfold.api.recipes import CheckedRecipe, check_found, check_recipe, require_savable, save_recipe
+from fanfold.api.recipes import (
+    CheckedRecipe,
+    DraftRequest,
+    check_found,
+    check_recipe,
+    require_savable,
+    save_recipe,
+)
 from fanfold.api.report import standing
 from fanfold.api.run_handle import cancel
 from fanfold.api.run_options import Options, RaisedLimits

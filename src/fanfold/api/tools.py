@@ -640,8 +640,3 @@ def run_report(tree: RunTree, run: Run | None = None, *, owned: bool = True) -> 
         usage=document.usage,
         report=document.report or "",
     )
-
-
-def report_address(run: str) -> str:
-    """Return the address of a run's report for clients that read MCP resources."""
-    return f"fanfold://runs/{run}/report"

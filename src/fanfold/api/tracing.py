@@ -86,7 +86,7 @@ def why_unusable(environment: Mapping[str, str] = os.environ) -> tuple[str, str]
     return None
 
 
-class _Exporters(NamedTuple):
+class Exporters(NamedTuple):
     """The exporters of one process. None: the environment disables that signal."""
 
     resource: Any
@@ -96,7 +96,7 @@ class _Exporters(NamedTuple):
 
 
 @cache
-def _exporters() -> _Exporters | None:
+def exporters() -> Exporters | None:
     """The exporters of this process, made once; None if the library is not installed."""
     if why_unusable():
         return None
@@ -123,7 +123,7 @@ def _exporters() -> _Exporters | None:
             [PeriodicExportingMetricReader(OTLPMetricExporter(timeout=wait_s))], resource
         )
         instruments = _instruments(provider.get_meter("fanfold", own_version))
-    return _Exporters(resource, InstrumentationScope("fanfold", own_version), spans, instruments)
+    return Exporters(resource, InstrumentationScope("fanfold", own_version), spans, instruments)
 
 
 def _instruments(meter: Any) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def _instruments(meter: Any) -> dict[str, Any]:
 class RunTracer:
     """Exports spans and metrics of one run that this process drives."""
 
-    def __init__(self, project: Project, tree: RunTree, exporters: _Exporters) -> None:
+    def __init__(self, project: Project, tree: RunTree, exporters: Exporters) -> None:
         self._store = project.store
         self._tree = tree
         self._out = exporters
@@ -409,12 +409,6 @@ class RunTracer:
 
 
 _MEASURED = ("gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model")
-
-
-def tracer_of(project: Project, tree: RunTree) -> RunTracer | None:
-    """The tracer of a run that this process is about to drive; None if the library is not installed."""
-    exporters = _exporters()
-    return None if exporters is None else RunTracer(project, tree, exporters)
 
 
 def _usage(usage: events.Usage) -> Attributes:

@@ -24,7 +24,7 @@ from fanfold.agents.permissions import Action, Answer, Posture
 from fanfold.api.chats import Chat, ChatAnswer, ChatTurn, WorkflowEnd, open_chat, resume_chat
 from fanfold.api.history import denied_tools
 from fanfold.api.project import Project
-from fanfold.api.recipes import check_recipe
+from fanfold.api.recipes import DraftRequest, check_recipe
 from fanfold.api.report import Transitions
 from fanfold.api.run_documents import run_document
 from fanfold.api.run_options import RunOptions
@@ -43,7 +43,7 @@ from fanfold.cli.command import (
 from fanfold.cli.main import main
 from fanfold.cli.output import notify, on_terminal, paint, plain, print_json, print_text, wants_colour
 from fanfold.cli.questions import ask_about, ask_permission
-from fanfold.cli.recipes import PlanFlags, plan_and_show
+from fanfold.cli.recipes import plan_and_show
 from fanfold.cli.run import Foreground, print_outcome
 from fanfold.cli.run_list import spent_text
 from fanfold.engine.run_tree import RunTree, run_status
@@ -449,14 +449,13 @@ class SlashCommands:
         task = _require_text(rest.strip(), "/plan [--save NAME] TASK")
         if task.startswith("--"):
             raise AuthorError("usage.unknown_option", f"/plan has no {task.split()[0]}", hint=PLAN_OPTIONS)
-        flags = PlanFlags(
-            save=name,
-            replace="replace" in given,
-            no_model="no-model" in given,
-            anyway="anyway" in given,
+        wanted = DraftRequest(
+            task=task, name=name, use_model="no-model" not in given, anyway="anyway" in given
         )
-        chat = self._chat
-        drafting = asyncio.ensure_future(plan_and_show(self._call, chat.project, task, flags, chat.options))
+        chat, replace = self._chat, "replace" in given
+        drafting = asyncio.ensure_future(
+            plan_and_show(self._call, chat.project, wanted, chat.options, replace=replace)
+        )
 
         async def stop() -> None:
             drafting.cancel()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from msgspec import Struct, structs
+from msgspec import structs
 
 from fanfold.api.authoring import (
     MODELINE,
@@ -26,6 +26,7 @@ from fanfold.api.recipes import (
     SCHEMA_FILE,
     SETTINGS_FILE,
     DraftedSpec,
+    DraftRequest,
     Picture,
     RecipeDocument,
     RecipeInput,
@@ -257,18 +258,6 @@ def convert_command(call: Invocation, file: str, system: str | None, output: str
     return EXIT_OK if made.ok else EXIT_USAGE
 
 
-class PlanFlags(Struct, frozen=True, kw_only=True):
-    """Declare the options of a plan."""
-
-    save: str | None
-    replace: bool
-    no_model: bool
-    anyway: bool
-    refine: str | None = None
-    model: str | None = None
-    script: str | None = None
-
-
 @command("plan", summary="Draft a recipe from a task, or refine one")
 @click.argument("task")
 @option("--save", metavar="NAME", help="Save it as a recipe of this project.")
@@ -278,55 +267,52 @@ class PlanFlags(Struct, frozen=True, kw_only=True):
 @option("--no-model", is_flag=True, help="Fill in a template instead of asking a model.")
 @option("--anyway", is_flag=True, help="Draft a recipe even for work that suits one agent.")
 @option("--script", metavar="FILE", help="Use a scripted planner instead of a model.")
-def plan_command(call: Invocation, task: str, **given: object) -> None:
+def plan_command(
+    call: Invocation, task: str, replace: bool, no_model: bool, anyway: bool, **given: str | None
+) -> None:
     """Draft a recipe for TASK with phases, agents and gates. It is checked and priced, and not run.
 
     The recipe goes to stdout, notes to stderr. With a model, a planner drafts it and gets compiler errors
     until it is valid; otherwise a template is filled in. For work that suits one agent, the command names
     that agent instead.
     """
-    flags = PlanFlags(**given)  # type: ignore[arg-type]  # click passes exactly these
-    if flags.no_model and (flags.model or flags.script):
+    if no_model and (given["model"] or given["script"]):
         raise AuthorError("usage.conflicting_options", "--no-model excludes --model and --script")
     with call.open_project() as project:
-        options = read_options(project, model=flags.model, script=flags.script)
-        asyncio.run(plan_and_show(call, project, task, flags, options))
+        options = read_options(project, model=given["model"], script=given["script"])
+        found = None if (refine := given["refine"]) is None else project.find_recipe(refine)
+        name = given["save"]
+        wanted = DraftRequest(task=task, name=name, refine=found, use_model=not no_model, anyway=anyway)
+        asyncio.run(plan_and_show(call, project, wanted, options, replace=replace))
 
 
 async def plan_and_show(
-    call: Invocation, project: Project, task: str, flags: PlanFlags, options: Options
+    call: Invocation, project: Project, wanted: DraftRequest, options: Options, *, replace: bool
 ) -> DraftedSpec:
     """Draft a recipe for a task, save it if a name is given, and show it."""
-    from fanfold.api.planning import DraftRequest, draft_spec
+    from fanfold.api.planning import draft_spec
 
-    if flags.save is not None and not flags.replace:
-        require_savable(project, flags.save)
-    wanted = DraftRequest(
-        task=task,
-        name=flags.save,
-        refine=None if flags.refine is None else project.find_recipe(flags.refine),
-        use_model=not flags.no_model,
-        anyway=flags.anyway,
-        no_model="--no-model",
-    )
+    if wanted.name is not None and not replace:
+        require_savable(project, wanted.name)
 
     def narrate(line: str) -> None:
         if not call.as_json:
             notify(paint(f"  · {one_line(line, 160)}", "dim", call.colour) + "\n")
 
+    wanted = structs.replace(wanted, no_model="--no-model")
     drafted = await draft_spec(project, wanted, options, narrate=narrate)
-    if flags.save is not None and drafted.fit:
-        file = save_recipe(project, flags.save, drafted.recipe, replace=flags.replace)
+    if wanted.name is not None and drafted.fit:
+        file = save_recipe(project, wanted.name, drafted.recipe, replace=replace)
         drafted = structs.replace(drafted, saved=str(file))
-    call.give(drafted, lambda: _show(call, drafted, flags))
+    call.give(drafted, lambda: _show(call, drafted, wanted.name))
     return drafted
 
 
-def _show(call: Invocation, drafted: DraftedSpec, flags: PlanFlags) -> None:
+def _show(call: Invocation, drafted: DraftedSpec, name: str | None) -> None:
     if not drafted.fit:
         notify(f"Not for a workflow: {one_line(drafted.reason, 500)}\n")
         notify(f"One agent does it: {plain(drafted.suggestion)}\n")
-        if flags.save is not None:
+        if name is not None:
             notify("Nothing was saved.\n")
         return
     assert drafted.document is not None, "a draft that is fit was compiled"
@@ -345,7 +331,7 @@ def _show(call: Invocation, drafted: DraftedSpec, flags: PlanFlags) -> None:
     if drafted.saved:
         notify(f"{paint('saved', 'green', call.colour)} {plain(drafted.saved)}\n")
         needed = [f" -i {one.name}=…" for one in drafted.document.inputs if one.required]
-        notify(f"Run it: fanfold run {flags.save}{''.join(needed)}\n")
+        notify(f"Run it: fanfold run {name}{''.join(needed)}\n")
     else:
         notify("Nothing was saved; --save NAME keeps it.\n")
 

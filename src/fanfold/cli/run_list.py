@@ -11,7 +11,6 @@ import click
 
 from fanfold.api.display import (
     ListedRun,
-    RunFilter,
     RunRow,
     RunUsage,
     StepUsage,
@@ -56,8 +55,6 @@ def runs_command(
     A run whose process died is shown as `running` with the mark `no process`: resume it.
     """
     with call.open_project(to_read=True) as project:
-        wanted = RunFilter(status=status, recipe=recipe, since=since, words=grep)
-        filtered = wanted != RunFilter()
         if everything and (recipe or since or grep):
             raise AuthorError(
                 "usage.incompatible", "--all cannot be combined with --recipe, --since or --grep"
@@ -66,8 +63,12 @@ def runs_command(
         if everything:
             found = list_runs(project, status=status, children=True)
         else:
-            found, _ = select_runs(project, wanted, limit)
-        nothing = "no run matches\n" if filtered and project.has_runs else "nothing has run here yet\n"
+            found, _ = select_runs(project, limit, status=status, recipe=recipe, since=since, words=grep)
+        nothing = (
+            "no run matches\n"
+            if (status or recipe or since or grep) and project.has_runs
+            else "nothing has run here yet\n"
+        )
     call.give(found, lambda: _table(found, call.colour) if found else nothing)
 
 

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_type_hints
+from typing import Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import NODEFAULT, Struct, structs
@@ -206,18 +206,6 @@ class Routes(list[Route]):
         self.append(route)
 
 
-class MatchedRequest(NamedTuple):
-    """A request with its route and its parameters."""
-
-    route: Route
-    key: tuple[Any, ...]
-    """Equal for requests with the same route and parameters."""
-    parameters: Struct
-    principal: Principal
-    traceparent: str
-    """The W3C trace context of the sender, unchecked."""
-
-
 def find_route(
     routes: list[Route], method: str, segments: tuple[str, ...] | None
 ) -> tuple[Route, dict[str, str]]:
@@ -378,11 +366,10 @@ class Api:
             principal.must_be_operator()
         query, trace = request.scope.get("query_string", b""), request.headers.get("traceparent", "")
         parameters = read_parameters(route.parameters, parts, query)
-        matched = MatchedRequest(route, (route.path, *parts.items(), query), parameters, principal, trace)
-        if matched.route.is_stream:
+        if route.is_stream:
             stream: Response = route.call(parameters, streams=self._streams, request=request)
             return stream
-        if matched.route.gives_file:
+        if route.gives_file:
             # Send a file. The thread that reads runs opens it, other threads read it.
             opened: OpenedArtifact = await self._in_thread(
                 self._reading, lambda: route.call(parameters, state=self._state)
@@ -394,33 +381,33 @@ class Api:
                 raise
             about = opened.about
             return FileReply(opened.file, about.name, about.size, partial(self._in_thread, self._acting))
-        if matched.route.body is None:
-            return await self._look(matched)
-        data = await read_bytes(request, matched.route.body_bytes)
+        if route.body is None:
+            return await self._look(route, (route.path, *parts.items(), query), parameters)
+        data = await read_bytes(request, route.body_bytes)
         key = request.headers.get("idempotency-key")
         if key is None:
-            return _reply(matched.route, await self._act(matched, data))
-        who = matched.principal.name
+            return _reply(route, await self._act(route, parameters, data, trace))
+        who = principal.name
         known = self._idempotency.begin(who, key, request.method.encode(), request.url.path.encode(), data)
         if known is not None:
             return Response(known.body, known.status, {"idempotency-replayed": "true"}, "application/json")
         try:
-            body = await self._act(matched, data)
+            body = await self._act(route, parameters, data, trace)
         except Exception:
             self._idempotency.failed(who, key)
             raise
         # After a cancellation the thread may still be working, so the key remains in progress.
-        self._idempotency.done(who, key, KeptReply(matched.route.status, body.decode()))
-        return _reply(matched.route, body)
+        self._idempotency.done(who, key, KeptReply(route.status, body.decode()))
+        return _reply(route, body)
 
-    async def _look(self, matched: MatchedRequest) -> Response:
-        route, key = matched.route, matched.key
+    async def _look(self, route: Route, key: tuple[Any, ...], parameters: Struct) -> Response:
+        """Answer from a kept reply, or call the route. Requests with an equal `key` have one answer."""
         generation = self._feed.generation()
         body = self._kept.find(key, generation)
         if body is None:
 
             def make() -> bytes:
-                return _encoded(route, route.call(matched.parameters, state=self._state))
+                return _encoded(route, route.call(parameters, state=self._state))
 
             if route.of_runs:
                 received_at = time.monotonic()
@@ -430,13 +417,12 @@ class Api:
                 body = await self._in_thread(self._acting, make)
         return _reply(route, body)
 
-    async def _act(self, matched: MatchedRequest, data: bytes) -> bytes:
-        route = matched.route
+    async def _act(self, route: Route, parameters: Struct, data: bytes, trace: str) -> bytes:
         assert route.body is not None
-        body, trace = read_body(route.body, data), matched.traceparent
+        body = read_body(route.body, data)
 
         def act() -> bytes:
-            done = route.call(matched.parameters, state=self._state, body=body, traceparent=trace)
+            done = route.call(parameters, state=self._state, body=body, traceparent=trace)
             return _encoded(route, asyncio.run(done) if inspect.iscoroutine(done) else done)
 
         try:

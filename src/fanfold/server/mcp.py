@@ -70,7 +70,6 @@ from fanfold.api.tools import (
     ToolContext,
     as_tool_calls,
     permit_by_forms,
-    report_address,
 )
 from fanfold.api.transcripts import transcript_text
 from fanfold.errors import FanfoldError, NotFoundError
@@ -430,7 +429,7 @@ class FanfoldServer(MCPServer[Any]):
         with self._project() as project:
             return [
                 Resource(
-                    uri=report_address(quote(head.run_id, safe="")),
+                    uri=f"{SCHEME}{quote(head.run_id, safe='')}/report",
                     name=head.run_id,
                     title=f"{head.recipe}: {head.status}",
                     description=f"Report of run {head.run_id} of {head.recipe}",

@@ -1,7 +1,7 @@
 """Where the product suggests a command, and which tests carry it out.
 
-Every text of `src` but docstrings is looked at: one that holds `fanfold` and the name of a command is a
-place, with `{}` for what is put in. A test says which places its scenario reaches:
+Every text of `src` but docstrings is looked at, and the first files of a project. One that holds `fanfold`
+and the name of a command is a place, with `{}` for what is put in. A test says which places its scenario reaches:
 
     @suggested("api/changes.py: fanfold wait {}")
 
@@ -29,7 +29,7 @@ ABOUT = {
     "cli/main.py: fanfold {}": "the version, and the name of a command's own help page",
     "cli/agents.py: are for fanfold mcp install": "which command an option belongs to",
     "cli/agents.py: is for fanfold models {}": "which command an option belongs to",
-    "api/system.py: lists every setting": "a comment in a file that is written",
+    "first_files/config.toml: lists every setting": "a comment in a file that is written",
     "api/authoring.py: fanfold inspect {} shows its steps": "for logs without the text of a recipe",
     "api/permission.py: fanfold fork {} --from {}": "for a log that a test of attacks writes",
     "api/tool_registry.py: fanfold watch {}": "a note in a chat while the run goes on in it",
@@ -93,6 +93,9 @@ def places() -> tuple[Place, ...]:
             place = Place(name, text)
             if COMMAND.search(text) and place not in found:
                 found.append(place)
+    first = sorted((SOURCE / "api" / "first_files").iterdir())
+    texts = [Place(str(file.relative_to(SOURCE)), file.read_text("utf-8")) for file in first]
+    found += [place for place in texts if COMMAND.search(place.text)]
     return tuple(one for one in found if not any(one.is_meant_by(claim) for claim in ABOUT))
 
 

@@ -143,7 +143,7 @@ def test_of_completion(fanfold: Fanfold, follow: Follow, tmp_path: Path) -> None
 
 
 @pytest.mark.full
-@suggested("api/system.py: Try it without any model")
+@suggested("first_files/recipe.yaml: Try it without any model")
 def test_of_the_first_recipe(fanfold: Fanfold, follow: Follow, project: Path) -> None:
     fanfold("init")
     (recipe,) = (project / ".fanfold/workflows").glob("*/recipe.yaml")
