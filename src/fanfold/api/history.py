@@ -45,6 +45,7 @@ from fanfold.errors import AuthorError, FanfoldError, NotFoundError
 from fanfold.kernel.events import NOTHING_SPENT, Envelope, Usage
 from fanfold.kernel.state import LEAF, PAUSED, PENDING, RUN_TERMINAL, RUNNING, TERMINAL, WAITING, Node, Run
 from fanfold.kernel.transitions import find_node
+from fanfold.language.diagnostics import nearest
 from fanfold.language.leaf_steps import AgentBody, find_body
 from fanfold.sessions.log import read_entries
 from fanfold.steps.ids import session_id
@@ -92,8 +93,6 @@ class ResolvedRun(NamedTuple):
             return node
         if run.status == PENDING:
             raise NotFoundError("step.not_found", f"run {run.id} has not begun, so it has no step {path} yet")
-        from fanfold.language.diagnostics import nearest
-
         near = nearest(path, tuple(run.nodes))
         hint = f'did you mean "{near}"?' if near else f"fanfold inspect {run.id} --steps lists them"
         raise NotFoundError("step.not_found", f"run {run.id} has no step {path}", hint=hint)

@@ -26,28 +26,27 @@ from fanfold.kernel.events import Envelope, LimitsRaised, RunCreated, event_of
 from fanfold.kernel.state import PENDING, RUN_TERMINAL, RUNNING, WAITING
 from fanfold.kernel.waits import next_wait
 from fanfold.process_identity import this_process
+from fanfold.sessions.processes import sweep_stragglers
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.steps import command
 from fanfold.steps.executor import StepExecutor, StepExecutors
 from fanfold.steps.function_calls import SETTING as FUNCTIONS
-from fanfold.steps.ids import functions_id
+from fanfold.steps.ids import functions_id, read_traceparent, trace_id
 from fanfold.steps.phases import private
 from fanfold.steps.programs import Programs
 from fanfold.steps.records import sessions_of
 from fanfold.steps.run_config import RunConfig, from_json, is_kept_open, without_permission
 from fanfold.steps.step_type import Services, UserGrants
-from fanfold.steps.toolboxes import ConfinedAgents, Toolboxes
+from fanfold.steps.toolboxes import ConfinedAgents, DirectChanges, Toolboxes
 from fanfold.store.database import private_folder
 from fanfold.store.journal import Journal
 from fanfold.store.protocol import Lease, LeaseHeld
 from fanfold.workspace.seal import ProjectGrants, is_adopted, is_foreign, require_permitted
 
 if TYPE_CHECKING:
-    from fanfold.agents.backend import SessionRequest
     from fanfold.agents.permissions import Ask
     from fanfold.steps.functions import FunctionProcesses
     from fanfold.steps.records import Merge, SandboxUse
-    from fanfold.steps.toolboxes import DirectChanges
 
 
 class RunParts(Struct, frozen=True, kw_only=True):
@@ -200,8 +199,6 @@ def own(
             if goes_on:
                 require_permitted(project.folder, root)
             # End processes that a dead owner left running, and finish or revert its merges.
-            from fanfold.sessions.processes import sweep_stragglers
-
             if not project.continuation.takes(
                 project, root
             ):  # else workers of this machine may execute its steps
@@ -246,11 +243,6 @@ def supervise(
     """Return the supervisor that starts the sessions of one run, or of one child of an open run."""
     allowed = project.config.names(command.SETTING)
 
-    def direct_changes(request: SessionRequest) -> DirectChanges:
-        from fanfold.steps.toolboxes import DirectChanges
-
-        return DirectChanges(request, project.isolation, project.store, note)
-
     def note(run: str, fact: Merge | SandboxUse) -> None:
         project.store.request(to_row(run, run, FactRequest(fact), wall_clock_ms()))
 
@@ -261,7 +253,7 @@ def supervise(
         ask,
         allowed,
         project.root_tools(frozen, ask),
-        direct_changes,
+        lambda request: DirectChanges(request, project.isolation, project.store, note),
         ProjectGrants(project.config.home, project.folder),
     )
     setup = BackendSetup(
@@ -308,8 +300,6 @@ def executor_of(
     )
     trace = ""  # the W3C trace context of the steps, without their span; empty if telemetry is off
     if _wants_telemetry():
-        from fanfold.steps.ids import read_traceparent, trace_id
-
         given = read_traceparent(frozen.traceparent)
         trace = f"00-{given.trace}-%s-{given.sampled:02}" if given else f"00-{trace_id(journal.root)}-%s-01"
     return make(services, str(project.folder), trace)

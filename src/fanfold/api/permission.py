@@ -37,6 +37,7 @@ from msgspec.structs import replace
 
 from fanfold.agents.backend_registry import MODEL, SCRIPTED
 from fanfold.agents.role import COMMAND, ROLES, SPOKEN, Role, Stage, for_step, inside
+from fanfold.agents.tool_names import ALIASES, BY_NAME, is_wanted
 from fanfold.api.project import Project
 from fanfold.api.run_options import Options
 from fanfold.engine.config import Config
@@ -62,6 +63,7 @@ from fanfold.kernel.plan import (
 )
 from fanfold.kernel.state import TERMINAL
 from fanfold.language.consent import ConsentRequest, Effect, count_effects
+from fanfold.language.expressions import evaluate
 from fanfold.language.inputs import bind_inputs
 from fanfold.language.json_text import as_text
 from fanfold.language.leaf_steps import AgentBody, find_body
@@ -366,8 +368,6 @@ class _Effects:
     @staticmethod
     def _work_out(step: Step, body: SetBody, names: Mapping[str, JSON], known: dict[str, JSON]) -> bool:
         """Record the output of a `set` step if it is certain, and return whether it is."""
-        from fanfold.language.expressions import evaluate
-
         if step.when is not None or step.for_each is not None or step.repeat is not None:
             return False
         skippable = step.on_failure == "inline" and any(name not in known for name in step.depends_on)
@@ -559,7 +559,6 @@ def role_effects(role: Role, find_role: FindRole, backend: str) -> Iterator[Effe
         tools = guard.matcher or "all tools"
         yield Effect(who, "guard", f"has its calls of {tools} judged by", guard.command)
     if role.mcp_servers:
-        from fanfold.agents.tool_names import is_wanted
         from fanfold.agents.tools.mcp_servers import declare_server, servers_of  # few roles have any
 
         for name, settings in servers_of(role.mcp_servers).items():
@@ -598,8 +597,6 @@ def _program(who: str, role: Role, backend: str) -> Iterator[Effect]:
 
 def _fixed_call(who: str, role: Role, stage: Stage) -> Iterator[Effect]:
     """Yield a call that a pipeline makes without asking a model. Read-only calls are no effects."""
-    from fanfold.agents.tool_names import ALIASES, BY_NAME
-
     name = ALIASES.get(str(stage.tool), str(stage.tool))
     spec = BY_NAME.get(name)
     if spec is not None and not spec.mutates and name != "fetch_url":

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from fanfold.engine.config import Config
+from fanfold.engine.config import Config, recipe_ceilings
 from fanfold.errors import FanfoldError, WorldError
+from fanfold.workspace.layout import Layout
 from fanfold.workspace.seal import claim, list_adopted, note_keyed
 
 if TYPE_CHECKING:
@@ -153,7 +154,6 @@ class Project:
 
     @cached_property
     def _context(self) -> CompileContext:
-        from fanfold.engine.config import recipe_ceilings
         from fanfold.language.draft import Ceilings, CompileContext
         from fanfold.steps.step_type import STEP_TYPES
 
@@ -355,6 +355,5 @@ def take_back_lent(folder: Path) -> None:
     except OSError:
         return  # nothing was ever lent here
     from fanfold.workspace.children import take_back_abandoned
-    from fanfold.workspace.layout import Layout
 
     take_back_abandoned(Layout(folder))

@@ -16,10 +16,16 @@ from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from fanfold.agents.backend_registry import MODEL, SCRIPTED, BackendRegistry
-from fanfold.agents.instructions import ProjectInstructions, read_instructions
-from fanfold.agents.local.weights import PROVIDER, LocalState, find_weights, local_state
+from fanfold.agents.instructions import (
+    ProjectInstructions,
+    compose,
+    instructions_for,
+    read_instructions,
+    with_limits,
+)
+from fanfold.agents.local.weights import PROVIDER, find_weights, local_state
 from fanfold.agents.providers import Access
-from fanfold.agents.role import Role
+from fanfold.agents.role import Role, for_step
 from fanfold.api.ownership import OwnedRun, RunParts, check_enabled, executor_of, executors_of, supervise
 from fanfold.api.permission import Prompter, RunConsent, Spending, asked_about, consent_of, is_settled, permit
 from fanfold.api.project import Project
@@ -27,8 +33,9 @@ from fanfold.api.recipes import CheckedRecipe, role_warnings
 from fanfold.api.run_options import Options, capped_limits, settings_of
 from fanfold.api.workers import needs_home
 from fanfold.engine.config import Choice, Config, choose_model, user_home
-from fanfold.engine.dry_run import DryRun, ForeseenPrompt, dry_run
-from fanfold.engine.estimates import ModelUse, models_of
+from fanfold.engine.dry_run import AgentBounds, DryRun, ForeseenPrompt, dry_run
+from fanfold.engine.estimates import ModelUse, Prices, estimates_of, models_of
+from fanfold.engine.forecast import ForecastHost, Foresight
 from fanfold.engine.run_tree import Reuse, RunTree, nothing_to_reuse
 from fanfold.errors import EXIT_BUDGET, EXIT_PERMISSION, AuthorError, FanfoldError, WorldError
 from fanfold.kernel.events import Estimate, Event, Evidence, RunCreated, RunForked, Settings
@@ -40,6 +47,8 @@ from fanfold.language.json_text import strict
 from fanfold.language.keys import FUNCTION
 from fanfold.language.leaf_steps import AgentBody, CommandBody, find_body, read_body
 from fanfold.steps import command
+from fanfold.steps.agent import foreseen_prompt
+from fanfold.steps.function_calls import SETTING, is_listed, is_module_name, not_allowed
 from fanfold.steps.ids import new_run_id, read_traceparent
 from fanfold.steps.programs import Programs
 from fanfold.steps.records import ArtifactsPublished, RunTreeStored
@@ -56,6 +65,8 @@ from fanfold.steps.step_type import type_of
 from fanfold.store.journal import Journal
 from fanfold.store.protocol import Store, StoreFault
 from fanfold.workspace.artifacts import Artifact, carry_over
+from fanfold.workspace.sandbox import check_reach, choose_level, detect
+from fanfold.workspace.sandbox_policy import check_brought
 
 if TYPE_CHECKING:
     from fanfold.agents.permissions import Ask
@@ -292,8 +303,6 @@ def check_startable(project: Project, plan: Plan) -> None:
 
     A function is allowed if it is registered, in the project, or listed in the configuration.
     """
-    from fanfold.steps.function_calls import SETTING, is_listed, is_module_name, not_allowed
-
     check_enabled(project)
     check_variables(project.config, plan)
     allowed = project.config.names(SETTING)
@@ -397,11 +406,6 @@ def forecast_run(
 
 def _prompts(project: Project) -> Callable[[str, Node, dict[str, JSON]], ForeseenPrompt]:
     """Return a function that describes the prompt of a step, with the current roles and instructions."""
-    from fanfold.agents.instructions import compose, instructions_for, with_limits
-    from fanfold.agents.role import for_step
-    from fanfold.language.leaf_steps import AgentBody
-    from fanfold.steps.agent import foreseen_prompt
-
     instructions = instructions_of(project)
 
     def describe(path: str, node: Node, names: dict[str, JSON]) -> ForeseenPrompt:
@@ -450,8 +454,6 @@ def check_confinement(project: Project, plan: Plan, frozen: RunConfig) -> None:
     if not agents and not any(type_of(step).starts_programs for step in all_steps_below(plan)):
         return
     from fanfold.agents.command.profile_files import find_profile
-    from fanfold.workspace.sandbox import check_reach, choose_level, detect
-    from fanfold.workspace.sandbox_policy import check_brought
 
     levels = detect(project.folder)
     level = choose_level(levels, unsafe=frozen.unsafe)
@@ -523,8 +525,7 @@ def prepare(
 ) -> tuple[RunConfig, Settings]:
     """Return the configuration and settings that a new run of models is recorded with; raises a refusal."""
     uses = list(models_of(plan, frozen, config))
-    local = local_state(config.home)
-    report = look(uses, frozen, config, local)
+    report = look(uses, frozen, config)
     if report.refusals:
         raise report.refusals[0]
     default = report.chosen.get(None)
@@ -537,11 +538,9 @@ def prepare(
     frozen = replace(frozen, default_model=model, default_fast_model=fast, roles=roles)
     if not _is_limited(plan, settings):
         return frozen, settings  # without a budget no estimates are needed
-    from fanfold.engine.estimates import Prices, estimates_of
-
     if fast is not None:
         uses = list(models_of(plan, frozen, config))  # summaries now have their own model
-        report.chosen[fast] = choose_model(config, local, asked=fast)
+        report.chosen[fast] = choose_model(config, local_state(config.home), asked=fast)
     prices = Prices(report.chosen, config)
     for limited in _limited_in_dollars(plan, settings) if frozen.forked_from is None else ():
         for use in models_of(replace(limited, workflows=plan.workflows), frozen, config):
@@ -565,23 +564,21 @@ def _check_models_for_forecast(
     except FanfoldError as error:
         return [error], [], {}
     uses = list(models_of(plan, frozen, config))
-    local = local_state(config.home)
-    report = look([use for use in uses if use.model is not None], frozen, config, local)
+    report = look([use for use in uses if use.model is not None], frozen, config)
     unused = [f"fallback {name} will not be used: {why}" for name, why in report.useless.items()]
     if not _is_limited(plan, settings):
         return report.refusals, unused, {}
-    from fanfold.engine.estimates import Prices, estimates_of
-
-    chosen = look(uses, frozen, config, local).chosen
+    chosen = look(uses, frozen, config).chosen
     return report.refusals, unused, estimates_of(uses, Prices(chosen, config))
 
 
-def look(uses: Sequence[ModelUse], frozen: RunConfig, config: Config, local: LocalState) -> ModelReport:
+def look(uses: Sequence[ModelUse], frozen: RunConfig, config: Config) -> ModelReport:
     """Check every model once. Refusals are returned, not raised, so that a dry run can show them."""
     chosen: dict[str | None, Choice] = {}
     refusals: list[FanfoldError] = []
     useless: dict[str, str] = {}
     refused: set[str | None] = set()
+    local = local_state(config.home)
     for use in sorted(uses, key=lambda use: use.fallback):
         model = use.model
         if use.fallback and model is not None and model.startswith(f"{PROVIDER}:"):
@@ -644,13 +641,9 @@ def _estimate_spending(
     """
     if options.script is not None or not any(step.traits.role for step in all_steps_below(plan)):
         return Spending(0, 0)
-    from fanfold.engine.dry_run import AgentBounds
-    from fanfold.engine.estimates import Prices, estimates_of
-    from fanfold.engine.forecast import ForecastHost, Foresight
-
     config, frozen = project.config, _with_agents(project, plan, options)
     uses = list(models_of(plan, frozen, config))
-    prices = Prices(look(uses, frozen, config, local_state(config.home)).chosen, config)
+    prices = Prices(look(uses, frozen, config).chosen, config)
     # By role: the expected spending of one attempt. Roles whose model is unknown are missing.
     estimates = estimates_of(uses, prices, project.store if project.has_runs else None)
     settings = settings_of(config, plan, options)

@@ -53,6 +53,7 @@ from fanfold.language.cassettes import (
 )
 from fanfold.language.json_text import misfits
 from fanfold.project_files import write_beneath, write_whole
+from fanfold.sessions.reaper import PR_SET_PDEATHSIG, prctl, warm_up
 from fanfold.steps.executor import SKIPPED_FOLDERS
 from fanfold.store.address import SqliteAddress
 
@@ -211,8 +212,6 @@ async def _replay_all(suite: Suite, files: Sequence[Path], request: TestRequest)
 
 async def _elsewhere(project: Project, files: Sequence[Path], request: TestRequest) -> list[CaseReport]:
     """Replay a share of the cassettes in another process, which ends if this one is killed."""
-    from fanfold.sessions.reaper import PR_SET_PDEATHSIG, prctl, warm_up
-
     warm_up()
     words = [sys.executable, "-P", "-m", "fanfold.cli.main", "test", "--json", "--jobs", "1"]
     words += ["--project", str(project.folder), *(["--mode", request.mode] if request.mode else [])]

@@ -44,6 +44,7 @@ from fanfold.store.database import GITIGNORE
 from fanfold.store.protocol import LeaseHeld, RunHead, StoreAddress
 from fanfold.workspace import seal
 from fanfold.workspace.git import find_program, search_path
+from fanfold.workspace.sandbox import MAC_HINT, detect
 from fanfold.workspace.seal import adopt_with_runs, list_adopted
 
 if TYPE_CHECKING:
@@ -215,8 +216,6 @@ def _tools(project: Path) -> Iterator[Finding]:
 
 def _sandbox(project: Path) -> Finding:
     """Report the sandbox level of commands here, and its limitations."""
-    from fanfold.workspace.sandbox import MAC_HINT, detect
-
     levels = detect(project)
     best = levels.bubblewrap if levels.bubblewrap.available else levels.landlock
     missing = tuple(f"does not give: {one}" for one in best.cannot)
