@@ -15,7 +15,7 @@ from pathlib import Path
 from time import process_time
 
 from fanfold.api.graph import draw, svg
-from fanfold.api.intent_patterns import MAX_CHARS, judge
+from fanfold.api.planning import MAX_CHARS, judge
 from fanfold.kernel.paths import matches, witness
 from fanfold.language.expressions import evaluate
 from fanfold.language.template import ExpressionError

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fanfold.api.intent_patterns import MAX_CHARS, IntentPattern, Suitability, judge, patterns
-from fanfold.api.planning import workflow_suitable
+from fanfold.api.planning import MAX_CHARS, IntentPattern, Suitability, judge, patterns, workflow_suitable
 from fanfold.wiring import wire
 from tests.e2e.world import Provider
 from tests.provider import Fault, Reply, answer_with

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from fanfold.agents.local.weights import RELEASE, models_folder
-from fanfold.api.intent_patterns import kind_of
+from fanfold.api.planning import kind_of
 from fanfold.cli.main import main
 from tests.e2e.world import Provider
 from tests.provider import Call, RecordedRequest, Reply, answer_with

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.api.intent_patterns import MAX_ENTERED, look_at
+from fanfold.api.planning import MAX_ENTERED, look_at
 
 
 def test_a_project_is_told_by_names_and_never_by_what_files_hold(tmp_path: Path):

@@ -14,7 +14,7 @@ from msgspec import structs
 from fanfold.agents.entries import ToolResult, UserInput
 from fanfold.api.archives import verify
 from fanfold.api.chats import Chat, lead_turns, open_chat, resume_chat
-from fanfold.api.intent_patterns import Suitability
+from fanfold.api.planning import Suitability
 from fanfold.api.project import Project
 from fanfold.api.run_handle import pause
 from fanfold.api.run_options import Options

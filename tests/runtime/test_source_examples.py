@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fanfold.api.intent_patterns import judge
+from fanfold.api.planning import judge
 from fanfold.cli.main import main
 from fanfold.engine.config import Config
 

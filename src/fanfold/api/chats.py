@@ -29,8 +29,8 @@ from fanfold.agents.tool_names import ROOT_TOOLS, SPECS
 from fanfold.api import subagents
 from fanfold.api.display import FailureDocument, RunUsage, add_usage, failure_document, run_row
 from fanfold.api.history import until
-from fanfold.api.intent_patterns import Suitability, judge
 from fanfold.api.ownership import take_over
+from fanfold.api.planning import Suitability, judge, workflow_suitable
 from fanfold.api.project import Project
 from fanfold.api.run_documents import run_document
 from fanfold.api.run_handle import RunHandle, request_from_owner
@@ -291,8 +291,6 @@ class Chat:
         if self.options.script is not None:  # scripted agents cost nothing
             found = judge(text)
         else:
-            from fanfold.api.planning import workflow_suitable
-
             found = await workflow_suitable(self.project, text)
             if found.usage is not None:
                 self._judged.append(found.usage)

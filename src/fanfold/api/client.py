@@ -45,9 +45,8 @@ from fanfold.api.display import RunRow, list_runs, run_row
 from fanfold.api.explain import explain_run, explain_step
 from fanfold.api.fork import AtTurn, ChosenAgents, at_turn, plan_fork, plan_retry, start_fork
 from fanfold.api.history import find_run, inspect, inspect_step, query, read_log
-from fanfold.api.intent_patterns import Suitability
 from fanfold.api.ownership import OwnedRun, take_over
-from fanfold.api.planning import draft_spec, workflow_suitable
+from fanfold.api.planning import Suitability, draft_spec, workflow_suitable
 from fanfold.api.project import Project
 from fanfold.api.recipes import DraftedSpec, DraftRequest
 from fanfold.api.result import Result, TypedResult, check_type, promise_output

@@ -1,7 +1,8 @@
 """Where the product suggests a command, and which tests carry it out.
 
 Every text of `src` but docstrings is looked at, and the first files of a project. One that holds `fanfold`
-and the name of a command is a place, with `{}` for what is put in. A test says which places its scenario reaches:
+and the name of a command is a place, with `{}` for what is put in. A test says which places its scenario
+reaches:
 
     @suggested("api/changes.py: fanfold wait {}")
 
