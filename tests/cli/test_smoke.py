@@ -47,7 +47,7 @@ def test_a_real_dry_run_needs_no_provider_and_writes_nothing(
 def test_a_promise_that_does_not_hold_is_reported_as_failed() -> None:
     """The checks can fail: an empty log proves nothing."""
     empty = smoke.SmokeRun("failed", [], {})
-    assert [check(empty).ok for _, _, check in smoke.PLAN] == [False] * len(smoke.PLAN)
+    assert [check(empty).ok for _, check in smoke.PLAN] == [False] * len(smoke.PLAN)
     for offers_tools in (True, False):
         left = smoke.SmokeRun("completed", [], {}, offers_tools=offers_tools)
         assert all(shows(left)[1] for shows in real_smoke.SCENARIOS.values())
@@ -75,7 +75,7 @@ def test_a_model_without_tools_wrote_nothing_itself_and_smoke_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    "recipe", [smoke.recipe_text(name) for name in (*(row[1] for row in smoke.PLAN), *smoke.SCENARIOS)]
+    "recipe", [smoke.recipe_text(name) for name in (*dict(smoke.PLAN), *smoke.SCENARIOS)]
 )
 def test_the_recipes_of_smoke_are_sound(recipe: str, tmp_path: Path) -> None:
     compiled = compile_recipe(recipe.encode(), "smoke.yaml", wire(tmp_path).compile_context())

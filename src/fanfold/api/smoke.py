@@ -120,17 +120,15 @@ def agent_events(ran: SmokeRun) -> list[dict[str, Any]]:
     return [envelope.data for envelope in ran.events if envelope.type == "subagent_event"]
 
 
-PLAN: tuple[tuple[str, str, Callable[[SmokeRun], SmokeCheck]], ...] = (
-    ("parallel_readers", "readers", parallel_readers),
-    ("serialized_writers", "writers", serialized_writers),
-    ("dependency_summaries", "summaries", dependency_summaries),
-    ("lifecycle", "summaries", lifecycle),
+PLAN: tuple[tuple[str, Callable[[SmokeRun], SmokeCheck]], ...] = (
+    ("readers", parallel_readers),
+    ("writers", serialized_writers),
+    ("summaries", dependency_summaries),
+    ("summaries", lifecycle),
 )
-"""The checks of the scripted self-test with their recipes; `validation` comes first and runs nothing."""
-
-
+"""The recipes of the scripted self-test with their checks; `validation` comes first and runs nothing."""
 VALIDATION = "validation"
-CLAIMS = (VALIDATION, *(name for name, _, _ in PLAN))
+CLAIMS = (VALIDATION, *(check.__name__ for _, check in PLAN))
 
 
 def would_run(names: Sequence[str]) -> SmokeReport:
@@ -149,7 +147,7 @@ def run_scripted(open_project: Callable[[Path], Project]) -> SmokeReport:
             codes = [diagnostic.code for diagnostic in compiled.report.diagnostics]
             refused = compiled.plan is None and codes == ["recipe.unknown_step"]
             options = Options(permission="auto", script=recipe_text("script"), script_file="smoke")
-            ran = [check(run_smoke(project, recipe_text(recipe), options)[0]) for _, recipe, check in PLAN]
+            ran = [check(run_smoke(project, recipe_text(recipe), options)[0]) for recipe, check in PLAN]
         finally:
             project.close()
     return _report([SmokeCheck(VALIDATION, refused, codes), *ran])

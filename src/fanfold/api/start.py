@@ -114,8 +114,8 @@ def create(  # noqa: PLR0913 - the surfaces share one function
     try:
         source = needed = frozen.forked_from or ""
         snapshot: RunTreeStored | None = None
-        is_here = at_home or not parts.starts_programs or needs_home(plan)
-        if project.continuation.by_workers and project.store.is_remote and not is_here:
+        may_leave = project.continuation.by_workers and project.store.is_remote and not at_home
+        if may_leave and parts.starts_programs and not needs_home(plan):
             from fanfold.api.changes import take_snapshot  # imported late: only for a cluster
 
             snapshot, needed = take_snapshot(project, journal, source)

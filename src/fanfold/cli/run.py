@@ -189,7 +189,7 @@ def print_outcome(call: Invocation, tree: RunTree, *, quiet: bool = False) -> in
 def _summary(call: Invocation, tree: RunTree, colour: bool) -> list[str]:
     status = run_status(tree.state, tree.root)
     lines = [f"{paint(status, COLOURS.get(status, 'bold'), colour)}  {_facts(tree)}\n"]
-    lines += change_lines(tree, tree.root)
+    lines += change_lines(tree, tree.root) if tree.memory.changes else ()
     lines += _unmerged(tree)
     if status in RUN_TERMINAL:
         lines += _failures(call, tree, colour) + _warnings(tree, colour)

@@ -35,6 +35,9 @@ from fanfold.errors import EXIT_PERMISSION, AuthorError, WorldError
 from fanfold.kernel.plan import Plan
 from fanfold.language.library import is_path
 
+_LIMITS = ("model", "agent_backend", "max_agents", "budget_usd", "budget_tokens")
+_SAME = ("cron", "timezone", "missed", "webhook", "secret_env", "max_per_day", "allow_effects")
+"""Options that are fields of a schedule."""
 NAME = r"(?a)[a-z0-9][a-z0-9_-]{0,63}"
 
 
@@ -65,7 +68,7 @@ NAME = r"(?a)[a-z0-9][a-z0-9_-]{0,63}"
 )
 @option("--allow-effects", is_flag=True, help="Allow text from a webhook in a recipe that writes.")
 @option("-i", "--input", "pairs", multiple=True, metavar="NAME=VALUE", help="Set an input; repeatable.")
-@options_from(RunOptions, "model", "agent_backend", "max_agents", "budget_usd", "budget_tokens")
+@options_from(RunOptions, *_LIMITS)
 @SCRIPT
 @option("--replace", is_flag=True, help="Replace a schedule of that name.")
 @option("--yes", is_flag=True, help="Permit the effects of the recipe.")
@@ -118,23 +121,16 @@ def _schedule(call: Invocation, name: str, recipe: str, given: dict[str, Any], p
         if not equals or not word or not path:
             raise AuthorError("usage.bad_value", f"--payload {pair} is not INPUT=PATH")
         payload[word] = path
-    limits = ("model", "agent_backend", "max_agents", "budget_usd", "budget_tokens")
     script = given["script"]
     return Schedule(
         name=name,
         recipe=os.path.abspath(recipe) if is_path(recipe) and os.path.lexists(recipe) else recipe,
         inputs=given_inputs(call.project, plan, given["pairs"], None),
-        options=RunOptions(**{one: given[one] for one in limits if given[one] is not None}),
+        options=RunOptions(**{one: given[one] for one in _LIMITS if given[one] is not None}),
         script=None if script is None else read_script(call.project, Path(script)),
-        cron=given["cron"],
-        timezone=given["timezone"],
-        missed=given["missed"],
-        webhook=given["webhook"],
-        secret_env=given["secret_env"],
         payload=payload,
         events=tuple(given["events"]),
-        max_per_day=given["max_per_day"],
-        allow_effects=given["allow_effects"],
+        **{one: given[one] for one in _SAME},
     )
 
 

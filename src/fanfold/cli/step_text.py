@@ -112,8 +112,6 @@ MAX_FILES = 20
 
 def change_lines(tree: RunTree, run: Run) -> Iterator[str]:
     """Yield a line for each merged file: the kind of its change, and the last step that changed it."""
-    if not tree.memory.changes:
-        return
     merged = net_changes(tree, run)
     width = max((len(one_line(row.path)) for row in merged[:MAX_CHANGES]), default=0)
     for row in merged[:MAX_CHANGES]:
