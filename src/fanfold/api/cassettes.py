@@ -187,7 +187,7 @@ class Recorder:
         whole = Cassette(
             cassette=1,
             recipe=recipe,
-            inputs=inputs_of(tree),
+            inputs=tree.values.inputs(root),
             raised=tuple(raised),
             files={path: content for path, content in sorted(files.items()) if content is not None},
             roles={name: _role_text(role) for name, role in sorted(tree.frozen().roles.items())},
@@ -403,18 +403,11 @@ def _role_text(role: Role) -> str:
     return f"{role.sandbox_mode}, model: {role.model or 'default'}, tools: {tools}\n{role.instructions}"
 
 
-def inputs_of(tree: RunTree) -> dict[str, JSON]:
-    """Return the inputs of a run."""
-    blob = tree.memory.inputs.get(tree.root.id)
-    found = {} if blob is None else tree.blobs.get(blob)
-    return found if isinstance(found, dict) else {}
-
-
 def condition_names(tree: RunTree) -> dict[str, JSON]:
     """Return the names that the condition of an expectation sees."""
     document = msgspec.to_builtins(run_document(tree))
     return {name: document[name] for name in ("output", "status", "changes", "usage", "steps")} | {
-        "inputs": inputs_of(tree)
+        "inputs": tree.values.inputs(tree.root)
     }
 
 

@@ -273,14 +273,19 @@ def since_ms(text: str) -> int:
     >>> since_ms("1970-01-01T00:00:01+00:00")
     1000
     """
-    ago = re.fullmatch(r"(?a)([0-9]{1,6})(min|m|h|d|w)", text)
-    if ago is not None:
-        return round(time() * 1_000) - int(ago[1]) * _UNITS_MS[ago[2]]
+    if (ago := age_ms(text)) is not None:
+        return round(time() * 1_000) - ago
     try:
         return round(datetime.fromisoformat(text).astimezone().timestamp() * 1_000)
     except (ValueError, OverflowError, OSError):
         message = f"{text!r} is neither a time nor a duration"
         raise AuthorError("usage.bad_time", message, hint="write 12h, 7d, or 2026-11-18") from None
+
+
+def age_ms(text: str) -> int | None:
+    """Return a duration such as `90m`, `12h`, `30d` or `8w` in milliseconds; None for any other text."""
+    found = re.fullmatch(r"(?a)([0-9]{1,6})(min|m|h|d|w)", text)
+    return None if found is None else int(found[1]) * _UNITS_MS[found[2]]
 
 
 _UNITS_MS = {"min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import UNSET, UnsetType, structs
 from msgspec.structs import replace
@@ -37,7 +37,7 @@ from fanfold.kernel.events import UNBOUNDED, StepAdded, event_of
 from fanfold.kernel.explain import SENTENCES
 from fanfold.kernel.explain import explain as explain_node
 from fanfold.kernel.paths import escape
-from fanfold.kernel.plan import EVERYTHING, JSON, GroupAction, Step
+from fanfold.kernel.plan import EVERYTHING, JSON, GroupAction, Plan, Step, WorkflowAction
 from fanfold.kernel.state import (
     COMPLETED,
     DEFERRED,
@@ -73,6 +73,8 @@ from fanfold.steps.values import is_below
 #   instances do not conflict with each other.
 # * A suggestion is a proposal for a person. Many files of one folder become a pattern, which may be too wide.
 
+MAX_DEPTH = 8
+"""How deep the steps of called recipes are listed."""
 MAX_LISTED = 6
 """More paths than this become patterns."""
 PROGRAMS = "it ran programs"
@@ -168,12 +170,12 @@ def collect_touches(tree: RunTree, run: Run, seen: dict[str, StepTouch]) -> None
     """Add the files that the steps of a run used, by their path in the recipe."""
     for node in run.nodes.values():
         if works_on_files(node):
-            seen.setdefault(recipe_path(node), StepTouch()).look_at(tree, node)
+            seen.setdefault(recipe_path(node.path), StepTouch()).look_at(tree, node)
 
 
-def recipe_path(node: Node) -> str:
+def recipe_path(path: str) -> str:
     """Return the path of an instance's step in the recipe: without items and iterations."""
-    return re.sub(_INSTANCE, "", node.path)
+    return re.sub(_INSTANCE, "", path)
 
 
 def suggest(recipe: str, steps: Iterable[tuple[str, Step]], seen: dict[str, StepTouch]) -> list[SuggestedSet]:
@@ -201,13 +203,21 @@ def suggest(recipe: str, steps: Iterable[tuple[str, Step]], seen: dict[str, Step
     return suggestions
 
 
-def plan_steps(steps: Iterable[Step], prefix: str = "") -> Iterator[tuple[str, Step]]:
-    """Yield the steps of a plan, groups before the steps inside them, by their path in the recipe."""
+def plan_steps(
+    steps: Iterable[Step], prefix: str = "", called: Mapping[str, Plan] | None = None, depth: int = 0
+) -> Iterator[tuple[str, Step]]:
+    """Yield the steps of a plan, groups before the steps inside them, by their path in the recipe.
+
+    With `called`, the steps of these recipes follow the steps that call them.
+    """
     for step in steps:
         path = f"{prefix}{step.id}"
         yield path, step
         if isinstance(step.action, GroupAction):
-            yield from plan_steps(step.action.steps, f"{path}/")
+            yield from plan_steps(step.action.steps, f"{path}/", called, depth + 1)
+        elif called and isinstance(step.action, WorkflowAction) and depth < MAX_DEPTH:
+            inner = called[step.action.workflow].steps if step.action.workflow in called else ()
+            yield from plan_steps(inner, f"{path}/", called, depth + 1)
 
 
 def fold_paths(paths: Iterable[str]) -> list[str]:
@@ -283,7 +293,7 @@ def explain_step(project: Project, run: str, step: str) -> ExplainedStep:
         collect_touches(tree, node.run, seen)  # all instances of its step suggest the sets
         changed = (one for one in changes_of_node(project, tree, node) if one.state == "kept")
         used = alone.used(change.path for one in changed for change in one.changes)
-        suggested = suggest(node.run.plan.name, [(recipe_path(node), node.step)], seen)
+        suggested = suggest(node.run.plan.name, [(recipe_path(node.path), node.step)], seen)
     return ExplainedStep(
         **structs.asdict(explain_in(tree, node, live_workers(project) or ())),
         ran_then="; ".join(filter(None, (_why_then(project, node), _held_by(tree, node)))),

@@ -241,7 +241,7 @@ def reaches(changes: RecipeChanges, node: Node) -> bool:
     """Whether the output of an instance is not reused, because its step has another definition now."""
     call = node.run.call
     workflow = call.step.action.workflow if call and isinstance(call.step.action, WorkflowAction) else ""
-    return _named(workflow, recipe_path(node)) in changes.changed
+    return _named(workflow, recipe_path(node.path)) in changes.changed
 
 
 def compare(old: Plan, new: Plan) -> RecipeChanges:

@@ -193,10 +193,7 @@ def inspect(
 
 def report_of(project: Project, run: str) -> str:
     """Return the executive report of a run."""
-    return _report(project, find_run(project, run))
-
-
-def _report(project: Project, found: ResolvedRun) -> str:
+    found = find_run(project, run)
     return executive_report(found.tree, found.run, owned=project.has_owner(found.root_id))
 
 
@@ -210,7 +207,9 @@ def inspect_found(
         inspect_document(found.tree, found.run, only),
         owner=owner,
         forked_from=None if head is None else head.forked_from,
-        report=_report(project, found) if only is None else UNSET,
+        report=executive_report(found.tree, found.run, owned=bool(owner and owner.alive))
+        if only is None
+        else UNSET,
         state=state_document(found.tree, owner) if with_state else UNSET,
     )
 

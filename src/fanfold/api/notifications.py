@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, time
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -121,14 +121,39 @@ def notices_of(project: Project, tree: RunTree, written: Iterable[events.Envelop
     A question that was answered since then causes none.
     """
     wanted = project.config.names("notify.on")
+    root, recipe = tree.root.id, tree.root.plan.name
     for envelope in written:
         data = events.event_of(envelope).data if isinstance(envelope.data, dict | bytes) else envelope.data
-        found = _notice(project, tree, envelope, data)
-        if found is not None and found.event in wanted:
-            yield found
+        found = _notice(tree, envelope, data)
+        if found is None or found.event not in wanted:
+            continue
+        step, base = found.step, console_url(project)
+        query = f"?step={quote(step, safe='')}" if step else ""
+        notice = Notification(
+            id=f"{root}:{envelope.tree_seq}",
+            event=found.event,
+            run_id=root,
+            recipe=recipe,
+            status=run_status(tree.state, tree.root),
+            step=step,
+            message=one_line(f"{recipe} {found.text}", MAX_TEXT_CHARS),
+            command=found.command,
+            url=f"{base}runs/{root}{query}" if base else "",
+            project=project.folder.name,
+            at=envelope.at,
+        )
+        yield msgspec.json.decode(project.store.clean(msgspec.json.encode(notice)), type=Notification)
 
 
-def _notice(project: Project, tree: RunTree, envelope: events.Envelope, data: object) -> Notification | None:
+class _Notice(NamedTuple):
+    event: Occasion
+    text: str
+    command: str
+    step: str = ""
+
+
+def _notice(tree: RunTree, envelope: events.Envelope, data: object) -> _Notice | None:
+    """Return what an event asks the user to do, or that a run ended; None for most events."""
     root = tree.root.id
     resume, inspect = how_to_resume(root), f"fanfold inspect {root}"
     if isinstance(data, events.StepEvent | events.SubagentEvent):
@@ -138,7 +163,7 @@ def _notice(project: Project, tree: RunTree, envelope: events.Envelope, data: ob
             return None
         asked = read_approval(tree, node)
         text, command = f"waits for you: {asked.question}", how_to_answer(root, asked.path, asked)
-        return _made(project, tree, envelope, "waiting", text, command, asked.path)
+        return _Notice("waiting", text, command, asked.path)
     if envelope.parent_run_id is not None:
         return None
     if isinstance(data, events.RunPaused):
@@ -147,46 +172,18 @@ def _notice(project: Project, tree: RunTree, envelope: events.Envelope, data: ob
         error = run_error(tree, tree.root)
         text = f"is paused: {data.reason}" if error is None else error.message.removeprefix("the run ")
         if data.reason == BUDGET:
-            return _made(project, tree, envelope, "limit", text, how_to_raise(tree) or resume)
-        return _made(project, tree, envelope, "paused", text, resume)
+            return _Notice("limit", text, how_to_raise(tree) or resume)
+        return _Notice("paused", text, resume)
     if isinstance(data, events.WaitOpened) and data.count <= 1:
-        occasion: Occasion = "waiting" if data.reason == "outage" else "limit"
         why = data.error.message if data.error is not None else data.reason.replace("_", " ")
         text = f"waits for {data.subject}: {why}"
-        return _made(project, tree, envelope, occasion, text, inspect)
+        return _Notice("waiting" if data.reason == "outage" else "limit", text, inspect)
     if isinstance(data, events.RunFinished):
         ended = data.status.replace("_", " ")
         good = data.status in (COMPLETED, "cancelled")
         text = ended if data.error is None else f"{ended}: {data.error.message}"
-        return _made(project, tree, envelope, "finished" if good else "failed", text, inspect)
+        return _Notice("finished" if good else "failed", text, inspect)
     return None
-
-
-def _made(
-    project: Project,
-    tree: RunTree,
-    envelope: events.Envelope,
-    occasion: Occasion,
-    text: str,
-    command: str,
-    step: str = "",
-) -> Notification:
-    root, recipe = tree.root.id, tree.root.plan.name
-    base, query = console_url(project), f"?step={quote(step, safe='')}" if step else ""
-    notice = Notification(
-        id=f"{root}:{envelope.tree_seq}",
-        event=occasion,
-        run_id=root,
-        recipe=recipe,
-        status=run_status(tree.state, tree.root),
-        step=step,
-        message=one_line(f"{recipe} {text}", MAX_TEXT_CHARS),
-        command=command,
-        url=f"{base}runs/{root}{query}" if base else "",
-        project=project.folder.name,
-        at=envelope.at,
-    )
-    return msgspec.json.decode(project.store.clean(msgspec.json.encode(notice)), type=Notification)
 
 
 # -----------------------------------------------------------------------------------------------------------

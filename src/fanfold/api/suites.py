@@ -29,6 +29,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from fanfold.api.cassettes import CaseReport, Mode, Recorder, Suite, condition_names, project_in, shown_name
+from fanfold.api.explain import plan_steps, recipe_path
 from fanfold.api.history import find_run
 from fanfold.api.overview import Comparison, compare_runs
 from fanfold.api.project import Project
@@ -37,7 +38,7 @@ from fanfold.api.start import start
 from fanfold.engine.run_tree import wall_clock_ms
 from fanfold.errors import AuthorError, FanfoldError, WorldError
 from fanfold.kernel.events import Failure, Usage
-from fanfold.kernel.plan import JSON, GroupAction, LeafAction, Plan, Step, WorkflowAction
+from fanfold.kernel.plan import JSON, LeafAction, Plan, Step
 from fanfold.kernel.state import BUDGET, PAUSED
 from fanfold.language.cassettes import (
     AttemptRecord,
@@ -419,10 +420,8 @@ def _copy(source: Path, target: Path, cassette: Cassette) -> None:
 # A generated case is a recorded one with some answers replaced. It is replayed, and kept only if it reaches
 # its point. So what is written is always a test that passes.
 
-MAX_DEPTH = 8
 MAX_TRIES = 24
 """How many cases are replayed for one point."""
-_NUMBERS = r"\[\d+\]|#\d+"
 _LITERAL = r"""'([^']*)'|"([^"]*)"|(?<![\w.])(\d+)(?![\w.])"""
 _REFERENCE = r"(?:steps\.(\w+?)(?:\.output)?|(output)|inputs\.(\w+))\b(?:\.([a-z_]\w*)\b(?!\())?"
 
@@ -442,23 +441,13 @@ class RecipeCoverage(Struct, frozen=True, kw_only=True):
 def points_of(plan: Plan) -> dict[str, Step]:
     """Return the points of a recipe, each with its step."""
     points: dict[str, Step] = {}
-    for path, step in _steps(plan.steps, plan, "", 0):
+    for path, step in plan_steps(plan.steps, called=plan.workflows):
         names = ["when true", "when false"] if step.when is not None else []
         names += ["for_each some", "for_each empty"] if step.for_each is not None else []
         names += ["until true", "until false", "exhausted"] if step.repeat is not None else []
         names += _leaf_points(step, step.action) if isinstance(step.action, LeafAction) else []
         points |= {f"{path}: {name}": step for name in names}
     return points
-
-
-def _steps(steps: Iterable[Step], plan: Plan, above: str, depth: int) -> Iterator[tuple[str, Step]]:
-    for step in steps:
-        path, action = f"{above}{step.id}", step.action
-        yield path, step
-        if isinstance(action, GroupAction):
-            yield from _steps(action.steps, plan, f"{path}/", depth + 1)
-        elif isinstance(action, WorkflowAction) and depth < MAX_DEPTH and action.workflow in plan.workflows:
-            yield from _steps(plan.workflows[action.workflow].steps, plan, f"{path}/", depth + 1)
 
 
 def _leaf_points(step: Step, action: LeafAction) -> list[str]:
@@ -479,24 +468,20 @@ def reached_points(plan: Plan, replayed: Cassette) -> set[str]:
     for line in result.decisions:
         path, what, value = line.rsplit(" ", 2)
         value = value if what != "for_each" else "empty" if value == "0" else "some"
-        found.add(f"{_static(path)}: {what} {value}")
+        found.add(f"{recipe_path(path)}: {what} {value}")
         rounds.setdefault(path, []).extend([value] if what == "until" else [])
     for path, verdicts in rounds.items():
-        loop = points.get(point := f"{_static(path)}: exhausted")
+        loop = points.get(point := f"{recipe_path(path)}: exhausted")
         if loop is not None and loop.repeat is not None and "true" not in verdicts:
             found |= {point} if len(verdicts) >= loop.repeat.max_iterations else set()
     for path, attempts in replayed.steps.items():
         for one in attempts:
             decided = one.output.get("decision") if isinstance(one.output, dict) else one.output
-            found |= {f"{_static(path)}: answer {decided}"} if one.question else set()
-        found |= {f"{_static(path)}: retry"} if len(attempts) > 1 else set()
+            found |= {f"{recipe_path(path)}: answer {decided}"} if one.question else set()
+        found |= {f"{recipe_path(path)}: retry"} if len(attempts) > 1 else set()
     lines = (line.partition(" ") for line in result.order)
-    found |= {f"{_static(path)}: fails" for path, _, word in lines if word.startswith("failed")}
+    found |= {f"{recipe_path(path)}: fails" for path, _, word in lines if word.startswith("failed")}
     return found & points.keys()
-
-
-def _static(path: str) -> str:
-    return re.sub(_NUMBERS, "", path)
 
 
 def coverage(plans: Iterable[Plan], cases: Sequence[CaseReport]) -> list[RecipeCoverage]:
@@ -554,7 +539,7 @@ def _variants(cassette: Cassette, plan: Plan, point: str) -> Iterator[Cassette]:
     """Yield changed cassettes that may reach a point of a recipe."""
     base = replace(cassette, result=None, expect=Expectations())
     (path, _, what), step = point.partition(": "), points_of(plan)[point]
-    own = [name for name in base.steps if _static(name) == path]
+    own = [name for name in base.steps if recipe_path(name) == path]
     if what in ("fails", "retry"):
         kind = step.retry.on[0] if what == "retry" and step.retry.on else "agent"
         failure = Failure(kind, f"generated.{kind}", "generated to reach this branch")
@@ -573,7 +558,7 @@ def _variants(cassette: Cassette, plan: Plan, point: str) -> Iterator[Cassette]:
             steps = dict(base.steps)
             for name, attempts in base.steps.items():
                 found = re.fullmatch(r"(.*)#\d+(.*)", name)
-                if found is not None and _static(found[1]) == path:
+                if found is not None and recipe_path(found[1]) == path:
                     steps |= {
                         f"{found[1]}#{n}{found[2]}": steps.get(f"{found[1]}#{n}{found[2]}", attempts)
                         for n in range(1, step.repeat.max_iterations + 1)
@@ -586,7 +571,7 @@ def _variants(cassette: Cassette, plan: Plan, point: str) -> Iterator[Cassette]:
 def _with_other_values(base: Cassette, plan: Plan, path: str, text: str, what: str) -> Iterator[Cassette]:
     """Yield cassettes in which the values that an expression refers to are different."""
     above = path.rpartition("/")[0]
-    schemas = {name: step.output_schema for name, step in _steps(plan.steps, plan, "", 0)}
+    schemas = {name: step.output_schema for name, step in plan_steps(plan.steps, called=plan.workflows)}
     for step, own, given, field in re.findall(_REFERENCE, text):
         for value in _candidates(text, what):
             if given:
@@ -594,11 +579,11 @@ def _with_other_values(base: Cassette, plan: Plan, path: str, text: str, what: s
                 continue
             changed = base
             for name, attempts in base.steps.items():
-                scope, _, last = _static(name).rpartition("/")
-                inside = _static(name) == path or scope == path if own else scope in (above, path)
+                scope, _, last = recipe_path(name).rpartition("/")
+                inside = recipe_path(name) == path or scope == path if own else scope in (above, path)
                 if inside and (own or last.replace("-", "_") == step):
                     others = tuple(_valued(one, field, value) for one in attempts)
-                    schema, output = schemas.get(_static(name)), others[-1].output
+                    schema, output = schemas.get(recipe_path(name)), others[-1].output
                     if schema is None or output is UNSET or not misfits(schema, output):
                         changed = _with(changed, name, others)
             if changed is not base:

@@ -353,22 +353,6 @@ def end_quietly() -> int:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Ages as people type them: `90m`, `12h`, `30d`, `8w`.
-
-_AGE = r"(?a)([0-9]{1,6})(m|h|d|w)"
-_UNIT_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
-
-
-def read_age(flag: str, text: str) -> int:
-    """Read a duration; return milliseconds."""
-    found = re.fullmatch(_AGE, text)
-    if found is None:
-        message = f"{flag} {text} is not an age"
-        raise AuthorError("usage.bad_value", message, hint="write 90m, 12h, 30d or 8w")
-    return int(found[1]) * _UNIT_MS[found[2]]
-
-
-# -----------------------------------------------------------------------------------------------------------
 # Inputs as people give them: `-i name=value` and `--inputs FILE`.
 
 MAX_FILE_BYTES = 16 * 1024 * 1024

@@ -12,12 +12,12 @@ from msgspec import Struct
 
 from fanfold import __version__
 from fanfold.api import system
-from fanfold.api.display import RunRow, counted, list_runs
+from fanfold.api.display import RunRow, age_ms, counted, list_runs
 from fanfold.api.history import continue_command, find_run
 from fanfold.api.project import Project
 from fanfold.api.recipes import recipe_files
 from fanfold.api.smoke import CLAIMS, SCENARIOS, run_scenarios, run_scripted, would_run
-from fanfold.cli.command import Invocation, command, option, read_age
+from fanfold.cli.command import Invocation, command, option
 from fanfold.cli.output import notify, paint, plain, print_text, to_json
 from fanfold.engine.config import fanfold_home
 from fanfold.errors import EXIT_FAILED, EXIT_OK, EXIT_PERMISSION, AuthorError, WorldError
@@ -76,9 +76,12 @@ def gc_command(call: Invocation, older_than: str, dry_run: bool) -> None:
     Unfinished runs are never touched. The run of subagents is deleted when all of them finished that long
     ago. Data that other runs refer to stays, and so do the proposals of runs that stay.
     """
-    age_ms = read_age("--older-than", older_than)
+    age = age_ms(older_than)
+    if age is None:
+        message = f"--older-than {older_than} is not an age"
+        raise AuthorError("usage.bad_value", message, hint="write 90m, 12h, 30d or 8w")
     with call.open_project() as project:
-        removed = system.collect(project, age_ms, dry_run=dry_run)
+        removed = system.collect(project, age, dry_run=dry_run)
     verb = "would remove" if dry_run else "removed"
     named = [("", removed.runs), ("workspace ", removed.workspaces), ("proposal ", removed.proposals)]
     lines = [f"{verb} {word}{plain(name)}\n" for word, names in named for name in names]
