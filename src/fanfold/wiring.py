@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from fanfold.engine.run_tree import KeptTrees
     from fanfold.kernel.events import LimitsRaised
     from fanfold.language.library import Library
-    from fanfold.server.mcp import FanfoldServer
+    from fanfold.server.mcp import FanfoldServer, HttpEndpoint
     from fanfold.server.service import OnReady
     from fanfold.steps.run_config import RunConfig
     from fanfold.store.protocol import Health, Store, StoreAddress
@@ -302,7 +302,7 @@ def serve(folder: Path, host: str, port: int, *, version: str, take_over: bool, 
     from fanfold.api.system import examine
     from fanfold.engine.run_tree import KeptTrees
     from fanfold.server.requests import AppState
-    from fanfold.server.service import Address, MountedApp, Tokens
+    from fanfold.server.service import Address, Tokens
     from fanfold.server.service import serve as serve_project
 
     history = wire(folder, kept=KeptTrees(open_only=False))
@@ -333,7 +333,7 @@ def serve(folder: Path, host: str, port: int, *, version: str, take_over: bool, 
                 except FanfoldError:  # the store is busy, or a file was changed badly: try again later
                     left_s = LOOK_S
 
-        def make_mcp() -> MountedApp:
+        def make_mcp() -> HttpEndpoint:
             # Hosts and origins are checked by the guard that stands before everything that is served here.
             from fanfold.server.mcp import ON_THE_CONSOLE, FanfoldServer, HttpEndpoint
 

@@ -10,7 +10,7 @@ import os
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from msgspec import Struct, structs
@@ -45,8 +45,14 @@ from fanfold.workspace.seal import ProjectGrants, is_adopted, is_foreign, requir
 
 if TYPE_CHECKING:
     from fanfold.agents.permissions import Ask
+    from fanfold.api.notifications import RunNotifier
+    from fanfold.api.tracing import RunTracer
     from fanfold.steps.functions import FunctionProcesses
     from fanfold.steps.records import Merge, SandboxUse
+
+
+Observer: TypeAlias = "RunNotifier | RunTracer"
+"""Something outside the run that is derived from its log."""
 
 
 class RunParts(Struct, frozen=True, kw_only=True):
@@ -125,18 +131,6 @@ class OwnedRun:
                 observer.close()
             except Exception as error:  # noqa: BLE001 - as above
                 _warn(observer, error)
-
-
-class Observer(Protocol):
-    """Something outside the run that is derived from its log, such as notifications."""
-
-    def committed(self, written: list[Envelope]) -> None:
-        """Events were committed. The tree includes them."""
-        ...
-
-    def close(self) -> None:
-        """This process no longer drives the run."""
-        ...
 
 
 def _warn(observer: object, error: Exception) -> None:

@@ -6,8 +6,8 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Protocol, TypeAlias
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 import uvicorn
@@ -29,6 +29,9 @@ from fanfold.server.requests import BODY_S, AppState, Idempotency, failure, read
 from fanfold.server.routes import routes
 from fanfold.server.streams import Feed
 
+if TYPE_CHECKING:
+    from fanfold.server.mcp import HttpEndpoint
+
 # -----------------------------------------------------------------------------------------------------------
 # An application that is created on its first request.
 #
@@ -37,19 +40,7 @@ from fanfold.server.streams import Feed
 OnReady: TypeAlias = Callable[[ServeAddress], None]
 
 
-class MountedApp(Protocol):
-    """An application and its lifespan."""
-
-    app: ASGIApp
-
-    def lifespan(self) -> AbstractAsyncContextManager[None]: ...
-
-    def stopping(self) -> None:
-        """Note that the server stops: calls that end from now on were not cancelled by their clients."""
-        ...
-
-
-MakeMounted: TypeAlias = Callable[[], MountedApp]
+MakeMounted: TypeAlias = "Callable[[], HttpEndpoint]"
 
 
 class LazyMount:
@@ -60,7 +51,7 @@ class LazyMount:
         self._serving: asyncio.Task[None] | None = None
         self._app: asyncio.Future[ASGIApp] | None = None
         self._closing: asyncio.Event | None = None
-        self._made: MountedApp | None = None
+        self._made: HttpEndpoint | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._app is None or (self._app.done() and self._app.exception() is not None):
