@@ -196,7 +196,21 @@ def freeze(
     except ValueError as error:
         raise AuthorError("usage.bad_value", str(error)) from None
     base = RunConfig() if fork is None else fork.config
-    frozen = _freeze(project, plan, options, base, {**base.roles, **(own_roles or {})})
+    before = {**base.roles, **(own_roles or {})}
+    scripted = options.script is not None
+    if scripted and options.backend not in (None, SCRIPTED):
+        message = f"a script answers for every agent, so none would work on {options.backend!r}"
+        raise AuthorError("usage.conflicting_options", message, hint="leave one of them out")
+
+    frozen = replace(
+        _with_agents(project, plan, options, base, before),
+        instructions=ProjectInstructions() if scripted else instructions_of(project),
+        script_file=options.script_file,
+        # The Python files as they are now: the run calls the code that was permitted.
+        sources=read_sources(project.folder, handlers) if (handlers := handlers_of(plan)) else Sources(),
+        permission=options.permission,
+        traceparent=options.traceparent if read_traceparent(options.traceparent) else "",
+    )
     if starts_programs:
         check_confinement(project, plan, frozen)
     of_steps, of_roles = _skills(plan, frozen)
@@ -214,25 +228,6 @@ def freeze(
         if MODEL in needed:
             frozen, settings = prepare(plan, frozen, settings, project.config, project.store)
     return frozen, settings
-
-
-def _freeze(
-    project: Project, plan: Plan, options: Options, base: RunConfig, before: Mapping[str, Role]
-) -> RunConfig:
-    scripted = options.script is not None
-    if scripted and options.backend not in (None, SCRIPTED):
-        message = f"a script answers for every agent, so none would work on {options.backend!r}"
-        raise AuthorError("usage.conflicting_options", message, hint="leave one of them out")
-
-    return replace(
-        _with_agents(project, plan, options, base, before),
-        instructions=ProjectInstructions() if scripted else instructions_of(project),
-        script_file=options.script_file,
-        # The Python files as they are now: the run calls the code that was permitted.
-        sources=read_sources(project.folder, handlers) if (handlers := handlers_of(plan)) else Sources(),
-        permission=options.permission,
-        traceparent=options.traceparent if read_traceparent(options.traceparent) else "",
-    )
 
 
 def _with_agents(
