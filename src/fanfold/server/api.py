@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -316,7 +315,6 @@ MAX_ACTING = 16
 """Concurrent operations that change something or read more than runs; others wait."""
 MAX_KEPT_BYTES = 32 * 1024 * 1024
 MAX_KEPT_REPLY_BYTES = 4 * 1024 * 1024
-MAX_LATEST = 16
 
 T = TypeVar("T")
 _log = logging.getLogger("fanfold.server")
@@ -334,7 +332,8 @@ class Api:
         self._streams = Streams(state, feed, partial(self._in_thread, self._reading))
         self._idempotency = keys
         self._kept = _KeptReplies()
-        self._latest = _LatestReplies()
+        self._queued: dict[tuple[Any, ...], asyncio.Future[bytes]] = {}
+        """Calls for the thread that reads runs that have not begun: equal requests wait for the same one."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -407,11 +406,14 @@ class Api:
         if body is None:
 
             def make() -> bytes:
+                self._queued.pop(key, None)  # a request from now on may be about newer events
                 return _encoded(route, route.call(parameters, state=self._state))
 
             if route.of_runs:
-                received_at = time.monotonic()
-                body = await self._in_thread(self._reading, lambda: self._latest.give(key, received_at, make))
+                waiting = self._queued.get(key)  # the other thread may remove it at any moment
+                if waiting is None:
+                    waiting = self._queued[key] = asyncio.ensure_future(self._in_thread(self._reading, make))
+                body = await asyncio.shield(waiting)
                 self._kept.keep(key, generation, body)
             else:
                 body = await self._in_thread(self._acting, make)
@@ -449,30 +451,6 @@ def _reply(route: Route, body: bytes) -> Response:
     if route.attached:
         headers["content-disposition"] = f'attachment; filename="{route.attached}"'
     return Response(body, route.status, headers, route.media)
-
-
-class _LatestReplies:
-    """The latest bodies of the thread that reads runs.
-
-    A body answers every equal request that arrived before the work on it started, so the thread does the
-    work of concurrent equal requests once.
-    """
-
-    def __init__(self) -> None:
-        self._made: OrderedDict[tuple[Any, ...], tuple[float, bytes]] = OrderedDict()
-
-    def give(self, key: tuple[Any, ...], received_at: float, make: Callable[[], bytes]) -> bytes:
-        known = self._made.get(key)
-        if known is not None and known[0] >= received_at:
-            return known[1]
-        began = time.monotonic()
-        body = make()
-        if len(body) <= MAX_KEPT_REPLY_BYTES:
-            self._made[key] = (began, body)
-            self._made.move_to_end(key)
-        while len(self._made) > MAX_LATEST:
-            self._made.popitem(last=False)
-        return body
 
 
 class _KeptReplies:
