@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from fanfold.engine.config import Config, recipe_ceilings
-from fanfold.errors import FanfoldError, WorldError
+from fanfold.errors import WorldError
 from fanfold.workspace.layout import Layout
 from fanfold.workspace.seal import claim, list_adopted, note_keyed
 
@@ -154,6 +154,8 @@ class Project:
 
     @cached_property
     def _context(self) -> CompileContext:
+        from fanfold.agents.role_tools import is_tool
+        from fanfold.agents.tool_names import BY_NAME
         from fanfold.language.draft import Ceilings, CompileContext
         from fanfold.steps.step_type import STEP_TYPES
 
@@ -165,19 +167,16 @@ class Project:
             self._handler_names,
             self.library,
             Ceilings(*recipe_ceilings(config), config.integer("workflows.max_concurrent")),
-            self._backend_problem,
+            lambda name, command: self.backends.problem(name, command),  # noqa: PLW0108 - loaded late
             self._own_command,
-            _is_tool,
-            _tool_names,
+            is_tool,
+            lambda: tuple(BY_NAME),
         )
 
     @cached_property
     def backends(self) -> BackendRegistry:
         """The agent back ends that are available here."""
         return self._parts.load_backends()
-
-    def _backend_problem(self, name: str, command: Sequence[str]) -> FanfoldError | None:
-        return self.backends.problem(name, command)  # few recipes name a back end, so it is loaded late
 
     def _own_command(self, gate: str) -> OwnCommand | None:
         # Imported late: only recipes that leave a gate's command to the project need this search.
@@ -333,18 +332,6 @@ class Project:
         self._is_closed = True
         if "store" in self.__dict__:  # it was opened
             self.store.close()
-
-
-def _is_tool(name: str) -> bool:
-    from fanfold.agents.role_tools import is_tool  # few recipes name any
-
-    return is_tool(name)
-
-
-def _tool_names() -> Sequence[str]:
-    from fanfold.agents.tool_names import BY_NAME
-
-    return tuple(BY_NAME)
 
 
 def take_back_lent(folder: Path) -> None:
