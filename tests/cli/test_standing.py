@@ -31,7 +31,7 @@ def test_nothing_runs_in_a_run_that_is_paused_and_its_time_stands(fanfold, proje
     assert "no process" not in now, "a paused run needs none"
     assert "running" not in now
     assert re.search(r"a +waiting .*was stopped; runs again when the run is resumed", now)
-    monkeypatch.setattr("fanfold.api.history.time", lambda: 4e9)
+    monkeypatch.setattr("fanfold.cli.history.wall_clock_ms", lambda: 4_000_000_000_000)
     assert fanfold("inspect", halted).out == now
     document = fanfold("inspect", halted, "--json").json()
     stand = {path: (step["status"], step.get("reason", "")) for path, step in document["steps"].items()}

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple, TypeVar
 
+from fanfold.api.system import RECIPE_NAME
 from fanfold.cli.main import COMMANDS
 from tools.tidy import ROOT
 
@@ -95,7 +96,10 @@ def places() -> tuple[Place, ...]:
             if COMMAND.search(text) and place not in found:
                 found.append(place)
     first = sorted((SOURCE / "api" / "first_files").iterdir())
-    texts = [Place(str(file.relative_to(SOURCE)), file.read_text("utf-8")) for file in first]
+    texts = [
+        Place(str(file.relative_to(SOURCE)), file.read_text("utf-8").replace(RECIPE_NAME, "{}"))
+        for file in first
+    ]
     found += [place for place in texts if COMMAND.search(place.text)]
     return tuple(one for one in found if not any(one.is_meant_by(claim) for claim in ABOUT))
 
