@@ -25,6 +25,7 @@ from fanfold.store.protocol import Store
 from tests.cluster.relays import Relay
 from tests.cluster.test_workspaces import files_of
 from tests.cluster.workers import TEMPORAL, Cluster, TemporalServer, temporal_server, until
+from tests.e2e.processes import runs
 from tests.e2e.world import MODELS, Provider, clean_environment
 from tests.provider import Call, RecordedRequest, Reply
 from tests.work import PATIENCE_S
@@ -60,7 +61,7 @@ STEPS = {
     "reader": '  - {id: work, agent: explorer, prompt: "READ", depends_on: [before]}\n',
     "writer": '  - {id: work, agent: worker, workspace_mode: isolated, write_set: ["*.md"], prompt: "WRITE",'
     " depends_on: [before]}\n",
-    "command": '  - {id: work, shell: "sleep 5; echo done", depends_on: [before]}\n',
+    "command": '  - {id: work, shell: "SLEEP; echo done", depends_on: [before]}\n',
     "function": '  - {id: work, handler: "hand:work", depends_on: [before]}\n',
     "map": '  - {id: work, for_each: "{{items}}", handler: "hand:work",'
     ' inputs: {i: "{{item}}"}, depends_on: [before]}\n',
@@ -92,7 +93,9 @@ class GatedRun:
         self.kind = kind
         self._witness, self._gate = folder / "witness", folder / "gate"
         places = {"witness": str(self._witness), "gate": str(self._gate)}
+        self._sleep = f"sleep 5.{os.getpid()}"
         step = STEPS[kind].replace('"{{items}}"', json.dumps(json.dumps(list(range(50)))))
+        step = step.replace("SLEEP", self._sleep)
         after = '  - {id: after, set: {it: "{{steps.work.output}}"}, depends_on: [work]}\n'
         if kind == "approval":
             after = after.replace("[work]", "[work, sure]")
@@ -117,7 +120,7 @@ class GatedRun:
         started = self.starts()
         if self.kind == "map":
             return sum(int(name.split()[1]) >= 20 for name in started if name != "before") == IN_FLIGHT
-        return self.kind == "command" or started["work 99"] == 1
+        return runs(self._sleep) if self.kind == "command" else started["work 99"] == 1
 
     def open_gate(self) -> None:
         self._gate.touch()
