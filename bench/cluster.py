@@ -38,8 +38,8 @@ from tests.provider import RecordedRequest, Reply
 from tools.postgresql import PostgresServer
 
 STEPS = 200
-LARGE = 2_500
-"""Steps of the run whose driver is replaced: four events each."""
+LARGE = 3_400
+"""Steps of the run whose driver is replaced: three events each."""
 SLOTS = 8
 HEARTBEAT_S = 5
 WORKERS = ("one", "two")
@@ -303,7 +303,7 @@ def _lost(cluster: Cluster, url: str) -> dict[str, float]:
     def resumed() -> list[int]:
         return [one.at for one in store.tree(run) if one.data.get("kind") == "resumed"]
 
-    until(lambda: store.reach(run) > 4 * LARGE - 50 and started())
+    until(lambda: store.reach(run) > 3 * LARGE - 50 and started())
     events = store.reach(run)
     cluster.start("next-driver", "--runs-on", "none", apart=True)
     cluster.start("next-steps", "--no-drive", apart=True)
