@@ -118,7 +118,7 @@ def test_every_other_import_between_layers_is_refused(tmp_path: Path):
         ("fanfold.kernel.one", "import fanfold.kernel.two", "cycle"),
     ],
 )
-def test_what_layers_alone_would_not_see_is_refused(tmp_path: Path, module: str, line: str, named: str):
+def test_changes_invisible_to_overlay_layers_are_refused(tmp_path: Path, module: str, line: str, named: str):
     lay_out(
         tmp_path,
         {

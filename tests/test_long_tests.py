@@ -40,7 +40,7 @@ def test_counts_of_several_calls_are_added_up(here: Path):
     assert "| passed: 7 passed, 1 skipped |" in long_tests.table()
 
 
-def test_a_failure_is_kept_and_told_by_the_exit_status(here: Path):
+def test_a_failure_is_recorded_and_sets_the_exit_status(here: Path):
     assert long_tests.main(["bad", "good"]) == 1
     ended = msgspec.json.decode((here / "tests" / "long.json").read_bytes())
     assert {target: outcome["passed"] for target, outcome in ended.items()} == {"bad": False, "good": True}
@@ -55,7 +55,7 @@ def test_a_target_that_is_run_again_replaces_its_row_alone(here: Path):
     assert (here / "tests" / "long.json").read_bytes().endswith(b"}\n")
 
 
-def test_what_counts_nothing_is_told_by_its_last_line(here: Path):
+def test_output_without_counts_is_summarized_by_its_last_line(here: Path):
     (here / "Makefile").write_text("said:\n\t@echo one thing; echo 12 defects, none missed; echo\n")
     _commit(here)
     assert long_tests.main(["said"]) == 0

@@ -57,7 +57,7 @@ def test_the_changelog_knows_this_version():
 
 
 @pytest.mark.parametrize("line", [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]])
-def test_what_the_project_asks_for_is_pinned_at_a_version_it_accepts(line: str):
+def test_every_dependency_is_pinned_at_an_accepted_version(line: str):
     requirement = Requirement(line)
     pinned = {canonicalize_name(name): version for name, version in PINS.items()}
     assert pinned[canonicalize_name(requirement.name)] in requirement.specifier
@@ -184,7 +184,7 @@ def test_python_m_fanfold_runs_only_without_the_current_folder_on_the_import_pat
     assert ("python -P -m fanfold" in done.stderr) == (status == 2)
 
 
-def test_what_is_installed_stays_within_the_limit_and_is_what_the_documentation_says():
+def test_the_installation_stays_within_its_documented_size():
     pins = re.findall(r"^([\w.-]+==[^\\\n]+)", (ROOT / "requirements/package.txt").read_text(), re.MULTILINE)
     here = {"sys_platform": "linux", "platform_system": "Linux", "python_version": "3.11"}
     here |= {"python_full_version": "3.11.9", "platform_python_implementation": "CPython", "os_name": "posix"}

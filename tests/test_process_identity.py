@@ -47,7 +47,9 @@ def test_a_finished_process_is_dead_even_before_its_parent_noticed():
 
 @pytest.mark.full
 @pytest.mark.skipif(not os.path.exists("/bin/ps"), reason="needs ps: apt-get install procps")
-def test_without_a_process_file_system_ps_tells_who_lives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_without_a_process_file_system_ps_lists_live_processes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
     monkeypatch.setattr("fanfold.process_identity.BOOT_ID", tmp_path / "missing")
     monkeypatch.setattr("fanfold.process_identity.STAT", f"{tmp_path}/missing/{{pid}}")
     started = start_time(os.getpid())
@@ -58,7 +60,7 @@ def test_without_a_process_file_system_ps_tells_who_lives(monkeypatch: pytest.Mo
     assert start_time(child.pid) is None
 
 
-def test_what_is_no_identity_is_nobodys():
+def test_an_invalid_identity_belongs_to_no_process():
     assert ProcessIdentity.parse("") is None
     assert ProcessIdentity.parse("boot:x:1:2") is None
     assert ProcessIdentity.parse("boot:1:2") is None

@@ -10,7 +10,7 @@ from fanfold.kernel.claims import LEFTOVER
 from fanfold.project_files import write_whole
 
 
-def test_what_cannot_take_the_place_leaves_what_is_there_and_nothing_beside(tmp_path: Path) -> None:
+def test_a_failed_replacement_keeps_the_original_and_leaves_no_other_file(tmp_path: Path) -> None:
     (tmp_path / "there" / "held").mkdir(parents=True)
     with pytest.raises(IsADirectoryError):
         write_whole(tmp_path / "there", b"new")
@@ -30,7 +30,7 @@ def test_a_mode_is_what_the_mask_leaves_unless_it_is_meant_exactly(tmp_path: Pat
     assert modes == {"masked": 0o600, "exact": 0o666}
 
 
-def test_what_a_cut_off_write_leaves_behind_has_a_name_that_merges_know(
+def test_leftovers_of_an_interrupted_write_have_a_name_that_merges_ignore(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cut_off(*_: object, **__: object) -> None:

@@ -52,7 +52,7 @@ def test_output_that_was_cut_is_read_on_to_its_end(tmp_path):
 
 
 @pytest.mark.full
-def test_what_was_shown_whole_has_nothing_to_read_on(tmp_path):
+def test_a_complete_output_offers_no_further_page(tmp_path):
     result = asyncio.run(tools(tmp_path).call("run_command", python("print('short')")))
     assert result == {"exit_code": 0, "stdout": "short\n", "stderr": ""}
 
@@ -76,7 +76,7 @@ def test_old_outputs_and_those_of_another_process_are_gone_and_say_so(tmp_path):
 
 
 @pytest.mark.full
-def test_what_is_kept_to_read_on_is_bounded(tmp_path):
+def test_output_kept_for_later_reads_is_bounded(tmp_path):
     async def main() -> None:
         box = tools(tmp_path)
         with pytest.MonkeyPatch.context() as patch:
@@ -94,7 +94,7 @@ def test_what_is_kept_to_read_on_is_bounded(tmp_path):
 
 
 @pytest.mark.full
-def test_a_command_out_of_time_tells_what_it_said_so_far(tmp_path):
+def test_a_timed_out_command_shows_its_output_so_far(tmp_path):
     stuck = "print('stuck', file=sys.stderr, flush=True)\ntime.sleep(60)"
     code = f"import sys, time\n{LOUD}\nsys.stdout.flush()\n{stuck}"
 

@@ -76,7 +76,7 @@ def test_a_page_is_read_as_text_in_pieces():
 
 
 @pytest.mark.full
-def test_what_is_too_large_is_cut_and_says_so():
+def test_a_too_large_text_is_cut_and_marked():
     result = fetch({"/": (200, {}, b"x" * (MAX_BYTES + 1))}, "/", limit=2 * MAX_BYTES)
     assert len(result["text"]) == MAX_BYTES
     assert f"first {MAX_BYTES:,} bytes" in result["cut"]
@@ -85,7 +85,7 @@ def test_what_is_too_large_is_cut_and_says_so():
 
 
 @pytest.mark.full
-def test_what_takes_too_long_is_given_up():
+def test_a_request_that_takes_too_long_is_given_up():
     with pytest.raises(ToolFailed) as failed:
         fetch({"/": (200, {}, None)}, "/", timeout_s=0.2)
     assert failed.value.code == "tool.timeout"
@@ -155,7 +155,7 @@ def test_addresses_are_encoded_as_the_wire_wants_them():
         "\ud800",
     ],
 )
-def test_a_host_that_cannot_be_one_is_told_and_no_crash(host):
+def test_an_impossible_host_is_an_error_and_no_crash(host):
     with pytest.raises(ToolFailed) as failed:
         asyncio.run(FetchTools().fetch_url({"url": f"http://{host}/"}))
     assert failed.value.code == "tool.bad_url"
@@ -186,7 +186,7 @@ def test_a_page_that_no_parser_understands_is_given_as_it_is():
 
 
 @pytest.mark.full
-def test_a_redirect_to_what_is_no_address_is_told():
+def test_a_redirect_to_an_invalid_address_is_an_error():
     for location in ("http://[bad", "http://a..b/", "http://x:99999/"):
         with pytest.raises(ToolFailed) as failed:
             fetch({"/": (302, {"Location": location}, b"")}, "/")

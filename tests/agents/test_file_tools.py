@@ -185,7 +185,7 @@ def test_a_hard_link_elsewhere_keeps_its_text(folder):
         ("format_disk", {}, "tool.unknown"),
     ],
 )
-def test_what_cannot_be_done_is_news_for_the_agent(folder, tool, args, code):
+def test_an_impossible_call_returns_an_error_to_the_agent(folder, tool, args, code):
     failed = refused(folder, tool, **args)
     assert (failed.code, failed.failure.kind, failed.refused) == (code, "tool", False)
 

@@ -47,11 +47,11 @@ def test_plain_agreement_lets_a_call_through(said: str) -> None:
         '{"decision": "approve"',
     ],
 )
-def test_whatever_else_it_says_denies(said: str) -> None:
+def test_every_other_answer_denies(said: str) -> None:
     assert why_denied(Ended(0, said)) != ""
 
 
-def test_the_reason_of_a_decision_about_permission_is_told() -> None:
+def test_the_reason_of_a_permission_decision_is_reported() -> None:
     said = '{"hookSpecificOutput": {"decision": {"behavior": "deny", "message": "not on Fridays"}}}'
     assert why_denied(Ended(0, said)) == "not on Fridays"
 

@@ -119,7 +119,7 @@ def test_pieces_that_are_no_deltas_stand_on_lines_of_their_own():
     assert said.text == "one\ntwo!"
 
 
-def test_a_call_that_is_told_of_twice_is_put_down_once():
+def test_a_call_that_is_reported_twice_is_recorded_once():
     facts = [
         ToolCallEvent("a", "Write", {"path": "x"}),
         ToolResultEvent("a", "ok"),
@@ -130,7 +130,7 @@ def test_a_call_that_is_told_of_twice_is_put_down_once():
     assert [type(entry) for entry in kept] == [Response, ToolResult]
 
 
-def test_what_is_not_kept_is_told_once():
+def test_omitted_parts_are_reported_once():
     def facts():
         for number in range(MAX_ENTRIES):
             yield ToolResultEvent(str(number), "ok")
@@ -166,7 +166,7 @@ def told(update):
     return msgspec.json.encode({"method": "session/update", "params": {"update": update}}) + b"\n"
 
 
-def test_who_speaks_the_protocol_is_not_read_on_before_what_it_said_is_put_down():
+def test_a_message_of_the_protocol_is_recorded_before_the_next_is_read():
     kinds = {"sessionUpdate": "agent_message_chunk"}
     lines = [told({**kinds, "content": {"text": f"{number} "}}) for number in range(30_000)]
     data = b"".join([*lines, b'{"id": 1, "result": {}}\n'])

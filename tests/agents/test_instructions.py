@@ -24,7 +24,7 @@ from tests.models.sessions import play, request
 from tests.provider import Call, Reply
 
 
-def test_both_files_are_told_and_marked_as_the_projects(tmp_path):
+def test_both_instruction_files_are_sent_and_marked_as_the_project_s(tmp_path):
     (tmp_path / "AGENTS.md").write_text("Use tabs.\n")
     (tmp_path / "CLAUDE.md").write_text("Be brief.\n")
     text = read_instructions(str(tmp_path)).top
@@ -32,7 +32,7 @@ def test_both_files_are_told_and_marked_as_the_projects(tmp_path):
     assert '<project_instructions file="CLAUDE.md">\nBe brief.\n</project_instructions>' in text
 
 
-def test_one_text_under_two_names_is_told_once(tmp_path):
+def test_one_text_under_two_names_is_sent_once(tmp_path):
     (tmp_path / "AGENTS.md").write_text("Use tabs.\n")
     os.symlink("AGENTS.md", tmp_path / "CLAUDE.md")
     assert read_instructions(str(tmp_path)).top.count("Use tabs.") == 1
@@ -113,7 +113,7 @@ def nested(top, **texts):
         (top / folder.replace("_", "/") / "AGENTS.md").write_text(text)
 
 
-def test_folders_tell_the_agents_whose_sets_lie_below_them(tmp_path):
+def test_instructions_of_a_folder_reach_agents_with_sets_below_it(tmp_path):
     nested(tmp_path, api="API", api_v2="SECOND", web="WEB")
     (tmp_path / "node_modules").mkdir()
     (tmp_path / "node_modules/AGENTS.md").write_text("NO")
@@ -131,7 +131,7 @@ def test_folders_tell_the_agents_whose_sets_lie_below_them(tmp_path):
     assert told("**/*", "{api,web}/**", "ap*/**", "README.md") == []
 
 
-def test_what_folders_tell_is_bounded(tmp_path):
+def test_instructions_of_folders_are_bounded(tmp_path):
     nested(tmp_path, a="x" * 30_000, a_b="y" * 30_000)
     below = read_instructions(str(tmp_path)).below
     text = instructions_for(below, ["a/b/**"])
@@ -143,7 +143,7 @@ def test_what_folders_tell_is_bounded(tmp_path):
     assert "z" not in read_instructions(str(tmp_path)).below
 
 
-def test_a_folder_that_leads_out_or_into_itself_tells_nothing(tmp_path):
+def test_a_folder_that_leads_out_or_into_itself_contributes_nothing(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/AGENTS.md").write_text("FOREIGN")
     (tmp_path / "in/sub").mkdir(parents=True)
@@ -154,7 +154,7 @@ def test_a_folder_that_leads_out_or_into_itself_tells_nothing(tmp_path):
 
 
 @pytest.mark.full
-def test_who_reads_in_a_folder_is_told_with_its_first_file(tmp_path):
+def test_a_reader_of_a_folder_gets_its_instructions_with_the_first_file(tmp_path):
     nested(tmp_path, api="Use the second version.", web="Use colours.")
     (tmp_path / "api/a.txt").write_text("one")
     found = read_instructions(str(tmp_path))

@@ -71,7 +71,7 @@ def test_a_page_takes_no_more_than_its_share(page: str):
     assert getattr(outcome, "code", "done") in ("done", "tool.timeout", "tool.too_expensive")
 
 
-def test_a_search_that_nobody_waits_for_any_more_leaves_no_process(tmp_path: Path):
+def test_an_abandoned_search_leaves_no_process(tmp_path: Path):
     (tmp_path / "a.txt").write_text("a" * 100_000)
 
     async def leave() -> None:

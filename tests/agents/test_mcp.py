@@ -327,7 +327,7 @@ def test_more_tools_than_a_model_can_be_offered_must_be_narrowed(tmp_path):
         ("error", "tool.mcp_failed", "said: not today"),
     ],
 )
-def test_a_server_that_breaks_fails_its_call_and_the_session_goes_on(tmp_path, way, code, words):
+def test_a_broken_server_fails_its_call_and_the_session_continues(tmp_path, way, code, words):
     (tmp_path / "a.txt").write_text("one\n")
     waits = {"tool_timeout_sec": 0.3} if "timeout" in code else {}
 
@@ -364,14 +364,14 @@ def test_a_server_that_does_not_read_cannot_hold_a_call_up(tmp_path):
     session(tmp_path, {"bad": hostile("stall", tool_timeout_sec=0.5)}, scene)
 
 
-def test_what_is_no_message_for_us_is_passed_over(tmp_path):
+def test_messages_for_other_receivers_are_skipped(tmp_path):
     async def scene(here):
         assert await here.call("mcp__a__do") == {"text": "after all that"}
 
     session(tmp_path, {"a": hostile("junk")}, scene)
 
 
-def test_what_a_server_asks_is_answered_and_what_we_do_not_do_declined(tmp_path):
+def test_supported_requests_of_a_server_are_answered_and_others_declined(tmp_path):
     async def scene(here):
         told = await here.call("mcp__a__do")
         assert json.loads(told["text"]) == {"s1": "error", "s2": "result"}
@@ -505,7 +505,7 @@ def test_a_server_on_an_address_is_used_and_found_again_after_it_was_gone(tmp_pa
 
 
 @pytest.mark.parametrize(("way", "path"), [("http", "mcp"), ("sse", "sse")])
-def test_a_call_that_an_address_does_not_answer_ends_in_time_and_others_go_on(tmp_path, way, path):
+def test_a_call_to_a_silent_address_ends_in_time_and_others_continue(tmp_path, way, path):
     async def main() -> None:
         async with asyncio.timeout(PATIENCE_S), serving(way) as port:
             url = f"http://127.0.0.1:{port}/{path}"
@@ -633,7 +633,7 @@ def test_a_session_whose_server_cannot_be_used_asks_no_model(tmp_path):
     play([], scene, toolbox=with_toolbox(starters))
 
 
-def test_a_session_that_goes_on_after_a_crash_starts_servers_anew_and_a_finished_one_does_not(tmp_path):
+def test_a_session_resumed_after_a_crash_restarts_servers_and_a_finished_one_does_not(tmp_path):
     starters: list[Starter] = []
     script = [Reply(calls=(Call("mcp__a__do", {}),)), Reply(text="done")]
 

@@ -20,7 +20,7 @@ def text(words: str) -> TextContent:
     return TextContent(text=words)
 
 
-def test_what_is_no_text_is_told_in_a_line_each():
+def test_binary_files_are_listed_in_one_line_each():
     result = CallToolResult(
         content=[
             text("before"),
@@ -62,7 +62,7 @@ def test_a_value_that_is_too_long_is_cut_as_text():
     assert len(given["structured"]) + len(given["text"]) < 17_200
 
 
-def test_a_schema_keeps_what_tells_a_model_something_and_loses_what_providers_refuse():
+def test_a_schema_keeps_descriptions_and_drops_keywords_that_providers_refuse():
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "https://a.example/schema",

@@ -154,7 +154,7 @@ def test_an_address_is_read_in_every_spelling(settings, url, headers):
     assert (server.url, server.headers, server.sse) == (url, headers, False)
 
 
-def test_the_older_form_of_http_is_told_apart():
+def test_the_older_form_of_http_is_recognised():
     assert read({"type": "sse", "url": "https://a.example/sse"}).sse
 
 
@@ -213,7 +213,7 @@ def test_a_server_that_is_switched_off_is_left_out(settings):
         ({"url": "http://localhost.example/mcp"}, "plain http"),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_name_without_showing_values(settings, words):
+def test_unusable_variables_are_refused_by_name_without_values(settings, words):
     with pytest.raises(SessionFailed) as failed:
         read(settings)
     failure = failed.value.failure
@@ -224,7 +224,7 @@ def test_what_cannot_be_used_is_refused_by_name_without_showing_values(settings,
     assert not any(value in failure.message for value in OURS.values() if value)
 
 
-def test_what_a_server_repeats_of_its_secrets_is_not_shown():
+def test_secrets_that_a_server_repeats_are_not_shown():
     server = read({"url": "https://a.example?key=a-secret-query", "bearer_token_env_var": "TOKEN"})
     said = "no the-token-of-the-test, no key=a-secret-query"
     assert server.without_secrets(said) == "no [redacted], no [redacted]"

@@ -59,14 +59,14 @@ def test_auto_allows_and_ask_asks_what_was_not_covered():
     assert asked == [RUN, WRITE]
 
 
-def test_ask_without_anybody_to_answer_is_no():
+def test_ask_without_a_user_is_a_denial():
     with pytest.raises(PermissionDenied) as denied:
         check(Permissions("ask"), RUN)
     assert "no person" in denied.value.message
     assert "--permission auto" in denied.value.hint
 
 
-def test_who_may_not_ask_is_denied_where_others_would_ask():
+def test_a_caller_that_may_not_ask_is_denied():
     async def ask(action):
         pytest.fail("nobody may be asked")
 

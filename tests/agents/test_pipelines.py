@@ -123,7 +123,7 @@ def test_a_crash_behind_any_entry_repeats_no_stage_that_ended_and_pays_for_nothi
 
 
 @pytest.mark.full
-def test_a_stage_that_was_cut_short_goes_on_behind_its_own_entries(tmp_path):
+def test_an_interrupted_stage_continues_after_its_own_entries(tmp_path):
     (tmp_path / "a.txt").write_text("hello\n")
 
     def script(heard: RecordedRequest) -> Reply:
@@ -209,7 +209,7 @@ def test_an_agent_stage_is_as_narrow_as_its_role_and_its_session(tmp_path):
 
 
 @pytest.mark.full
-def test_what_the_step_wants_of_its_output_is_asked_of_the_last_stage_alone(tmp_path):
+def test_only_the_last_stage_gets_the_step_s_output_schema(tmp_path):
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
     async def scene(here):
@@ -293,7 +293,7 @@ def test_secrets_in_what_a_tool_stage_read_are_neither_recorded_nor_passed_on(tm
 
 
 @pytest.mark.full
-def test_whoever_is_spoken_to_again_begins_with_the_first_stage(tmp_path):
+def test_new_input_starts_with_the_first_stage(tmp_path):
     async def scene(here):
         before = asked(tmp_path, {"model": True})
         await run(here, before)

@@ -62,7 +62,7 @@ def write(tmp_path):
         ("program =\n", "line 1"),
     ],
 )
-def test_what_means_nothing_is_refused_with_the_word(write, text, why):
+def test_an_unknown_word_is_refused_by_name(write, text, why):
     with pytest.raises(AuthorError) as raised:
         find_profile("odd", write("odd", text))
     assert raised.value.code == "backend.bad_profile"
@@ -70,7 +70,7 @@ def test_what_means_nothing_is_refused_with_the_word(write, text, why):
     assert why in raised.value.message
 
 
-def test_one_that_cannot_be_used_takes_no_other_away(write, tmp_path):
+def test_an_unusable_server_removes_no_other(write, tmp_path):
     write("broken", "program =\n")
     write("model", FINE)
     os.mkfifo(tmp_path / "backends" / "pipe.toml")

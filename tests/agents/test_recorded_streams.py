@@ -265,7 +265,7 @@ def test_a_turn_that_ends_well_has_an_answer_and_a_conversation(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("stem", [stem for stem in (*case("killed"), *case("budget")) if "opencode" in stem])
-def test_what_a_killed_program_used_is_recorded_before_its_end(tmp_path: Path, stem: str) -> None:
+def test_usage_of_a_killed_program_is_recorded_before_its_end(tmp_path: Path, stem: str) -> None:
     replay = Replay(stem, tmp_path)
     paid = [used for one in replay.entries if (used := paid_in(one)) is not None]
     assert sum(one.input_tokens for one in paid) >= 1_000

@@ -30,7 +30,7 @@ KEY = "k3y-of-the-engine-0123456789"
     ],
 )
 @pytest.mark.parametrize("frame", ["{}", "KEY={}\n", 'x: "{}",', "Bearer {} ", "({})"])
-def test_what_looks_like_a_key_goes_and_what_stands_around_it_stays(secret, frame):
+def test_texts_that_look_like_keys_are_redacted_and_their_context_stays(secret, frame):
     assert Redactor([KEY]).text(frame.format(secret)) == frame.format(MARK)
 
 
@@ -52,7 +52,7 @@ def test_a_password_in_an_address_goes():
         "8f14e45fceea167a5a36dedd4bea2543",
     ],
 )
-def test_what_only_resembles_a_key_stays(harmless):
+def test_texts_that_only_resemble_keys_stay(harmless):
     assert Redactor().text(harmless) == harmless
 
 
@@ -60,7 +60,7 @@ def test_what_only_resembles_a_key_stays(harmless):
     "name",
     "CI_JOB_JWT BEARER AUTHORIZATION DB_CREDS WALLET_MNEMONIC PASSCODE SLACK_WEBHOOK_URL".split(),
 )
-def test_a_name_says_that_its_value_is_nobodys_business(name):
+def test_the_name_of_a_variable_marks_its_value_as_secret(name):
     assert looks_secret(name)
 
 
@@ -87,7 +87,7 @@ def test_a_secret_that_begins_with_another_goes_as_a_whole():
 
 
 @pytest.mark.parametrize("frame", ["said {}", "said {}…", "said {}…, and more"])
-def test_what_a_cut_left_of_a_value_goes_too(frame):
+def test_the_rest_of_a_cut_secret_is_redacted_too(frame):
     half = len(KEY) // 2
     for kept in range(half, len(KEY)):
         assert Redactor([KEY]).text(frame.format(KEY[:kept])) == frame.format(MARK)
@@ -144,6 +144,6 @@ def test_text_that_is_no_json_loses_its_secrets_too():
 
 
 @given(st.binary(max_size=40))
-def test_nothing_is_searched_for_where_nothing_is_known(data):
+def test_an_empty_project_starts_no_search(data):
     assert Redactor().encoded(data) is data
     assert Redactor().known(repr(data)) == repr(data)

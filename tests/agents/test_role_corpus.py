@@ -120,7 +120,7 @@ def facts_of(role: Role, said: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("repository", PROJECTS)
-def test_what_agents_prints_of_them_is_as_it_was(repository, tmp_path, monkeypatch, capsys):
+def test_the_listing_of_agents_is_unchanged(repository, tmp_path, monkeypatch, capsys):
     project = clone(repository, tmp_path)
     monkeypatch.chdir(project)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

@@ -51,7 +51,7 @@ def test_all_tools_can_be_asked_for(tmp_path, keys):
         ("tools: []", (), []),
     ],
 )
-def test_what_a_claude_role_cannot_have_here_is_noted(tmp_path, keys, kept, words):
+def test_unsupported_keys_of_a_claude_role_are_noted(tmp_path, keys, kept, words):
     role, notices = claude(tmp_path, keys)
     assert role.tools == kept
     assert [(notice.code, notice.severity, notice.line) for notice in notices] == [
@@ -172,7 +172,7 @@ def test_a_pattern_that_cannot_be_kept_refuses_the_role(tmp_path, pattern):
     assert [notice.code for notice in notices] == ["role.refused"]
 
 
-def test_tools_nobody_knows_and_tools_of_other_programs_differ(tmp_path):
+def test_unknown_tools_and_tools_of_other_programs_differ(tmp_path):
     role, notices = own(tmp_path, '["frobnicate", "update_plan", "read_file"]')
     assert role.tools == ("read_file",)
     assert [notice.severity for notice in notices] == ["warning", "note"]

@@ -167,7 +167,7 @@ def test_a_claude_agent_reads_only_when_its_tools_do(project, home, keys, read_o
     assert (role.read_only, role.instructions, role.description) == (read_only, "Do it.", "Use when: asked")
 
 
-def test_a_key_of_somebody_else_is_noted_and_the_role_kept(project, home):
+def test_a_key_of_another_program_is_noted_and_the_role_is_kept(project, home):
     write(project / ".claude/agents/c.md", "---\nname: c\nshape: round\ndescription: d\n---\nDo it.\n")
     roles = load(project, home)
     assert roles.find("c") is not None
@@ -262,7 +262,7 @@ def test_a_broken_file_of_servers_is_a_notice_and_the_role_stays(project, home):
 
 
 @pytest.mark.parametrize("ending", ["toml", "md"])
-def test_a_server_that_the_role_may_not_reach_is_told_of_when_the_file_is_read(project, home, ending):
+def test_a_server_that_the_role_may_not_reach_is_reported_when_the_file_is_read(project, home, ending):
     if ending == "toml":
         text = TOML.format(name="x") + '%s[mcp_servers.docs]\nurl = "https://example.org/mcp"\n'
         file, line, network = project / ".codex/agents/x.toml", 4, "network = true\n"
@@ -310,7 +310,7 @@ def test_a_role_that_is_refused_is_not_replaced_by_one_that_may_do_more(project,
     assert "locked" in roles.broken["researcher"]
 
 
-def test_what_is_wrong_with_a_name_is_told_once(project, home):
+def test_a_wrong_name_is_reported_once(project, home):
     write(project / ".claude/agents/_template.md", "---\nname: [your name]\ndescription: x\n---\nWork.\n")
     assert [(one.line, one.message) for one in load(project, home).notices] == [
         (2, 'role file ignored: "name" must be text, not a list')
@@ -334,7 +334,7 @@ def test_a_refused_role_stands_for_the_name_that_steps_write(project, home):
     assert "code-reviewer" not in roles.names()
 
 
-def test_a_declared_role_without_a_description_is_told_where_it_may_stand(project, home):
+def test_a_role_without_a_description_gets_an_error_with_the_possible_places(project, home):
     write(project / ".codex/config.toml", '[agents.scout]\nconfig_file = "agents/scout.toml"\n')
     write(project / ".codex/agents/scout.toml", 'developer_instructions = "Look."\n')
     (notice,) = load(project, home).notices
@@ -360,7 +360,7 @@ def test_a_mistyped_description_is_pointed_at(project, home):
     ],
     ids=lambda said: said[:10],
 )
-def test_the_name_in_a_broken_file_is_told_however_it_is_written(project, home, said):
+def test_the_name_in_a_broken_file_is_reported_in_any_spelling(project, home, said):
     write(project / ".claude/agents/one.md", f"---\nname: {said}\ndescription: [\n---\nLook.\n")
     named = {"Sly Fox": "sly-fox"}.get(said, "one" if said.endswith("!") else "sly")
     assert list(load(project, home).broken) == [named]

@@ -127,7 +127,7 @@ def test_a_tool_that_cannot_is_an_answer_the_agent_lives_with(folder):
 
 
 @pytest.mark.parametrize("kill_behind", range(6))
-def test_killed_behind_any_entry_it_goes_on_without_repeating_what_was_recorded(folder, kill_behind):
+def test_killed_after_any_entry_it_continues_without_repeating_recorded_ones(folder, kill_behind):
     session = Session(folder, "steps: {a: {output: ok, writes: {f: text}, deletes: [old]}}")
     with pytest.raises(Killed):
         session.run(kill_behind)
@@ -171,7 +171,7 @@ def test_a_write_that_was_refused_before_a_crash_is_refused_after_it(folder):
     assert session.kinds() == ["response", "tool_call", "tool_result"]
 
 
-def test_what_was_answered_before_a_crash_is_not_asked_again(folder):
+def test_questions_answered_before_a_crash_are_not_asked_again(folder):
     session = Session(folder, "steps: {a: {output: ok, usage: {input_tokens: 5}}}")
     session.run()
     again = session.run()

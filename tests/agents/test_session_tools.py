@@ -218,7 +218,7 @@ lines = st.lists(st.sampled_from(["a", "b", "  c", "", "d"]), max_size=12).map(
 
 
 @given(lines, lines, st.booleans(), st.booleans())
-def test_whatever_diff_makes_a_patch_of_is_applied(old, new, old_open, new_open):
+def test_every_patch_of_diff_can_be_applied(old, new, old_open, new_open):
     old = old.rstrip("\n") if old_open else old
     new = new.rstrip("\n") if new_open else new
     diff = difflib.unified_diff(old.splitlines(True), new.splitlines(True), "a/f", "b/f")

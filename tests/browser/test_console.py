@@ -180,7 +180,7 @@ def test_an_address_that_means_nothing_has_a_heading_and_says_so(
     assert page.locator("main").inner_text().strip()
 
 
-def test_what_a_model_wrote_is_never_markup(console: Console, swept: str) -> None:
+def test_text_of_a_model_is_never_markup(console: Console, swept: str) -> None:
     page = console.go(f"/runs/{swept}?step=notes%2Fleft")
     drawer = page.get_by_label("Step notes/left")
     expect(drawer).to_contain_text("<script>")
@@ -300,7 +300,7 @@ def test_every_action_can_be_copied_for_elsewhere(console: Console, swept: str) 
     expect(dialog).to_contain_text("/api/runs/")
 
 
-def test_a_run_that_ends_is_seen_to_end_without_anybody_asking(console: Console) -> None:
+def test_the_end_of_a_run_is_shown_without_a_request(console: Console) -> None:
     run = console.start("two-sides", SLOW_SCRIPT, topic="now")
     page = console.go(f"/runs/{run}")
     expect(page.locator(".run-head .status")).to_have_text("running")
@@ -311,7 +311,7 @@ def test_a_run_that_ends_is_seen_to_end_without_anybody_asking(console: Console)
     expect(page.locator("#announcements")).to_contain_text("cancelled")
 
 
-def test_what_runs_shows_its_heartbeat_wherever_it_is_listed(console: Console) -> None:
+def test_running_steps_show_their_heartbeat_in_every_list(console: Console) -> None:
     run = console.start("two-sides", SLOW_SCRIPT, topic="heart")
     beats = re.compile("heartbeat (now|.* ago)")
     for path, kind in (

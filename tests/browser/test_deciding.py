@@ -60,7 +60,7 @@ def test_a_retry_says_what_it_would_do_before_it_begins(console: Console, folder
     expect(page.locator(".run-facts")).to_contain_text(f"fork of {run}")
 
 
-def test_what_an_approval_shows_can_be_changed_with_it(console: Console, folder: Path) -> None:
+def test_the_subject_of_an_approval_can_be_edited_with_it(console: Console, folder: Path) -> None:
     (folder / ".fanfold" / "workflows" / "edits.yaml").write_text(EDITS)
     run = console.start("edits", {"default": "a draft"})
     page = console.go(f"/runs/{run}")
@@ -76,7 +76,7 @@ def test_what_an_approval_shows_can_be_changed_with_it(console: Console, folder:
     expect(page.get_by_role("tabpanel")).to_contain_text("Send a better one")
 
 
-def test_a_question_says_what_fits_it_and_what_becomes_of_it_when_nobody_answers(
+def test_a_question_states_valid_answers_and_the_default_after_its_time(
     console: Console, folder: Path
 ) -> None:
     (folder / ".fanfold" / "workflows" / "asks.yaml").write_text(ASKS)
@@ -98,9 +98,7 @@ def test_a_question_says_what_fits_it_and_what_becomes_of_it_when_nobody_answers
     console.server.post(f"/api/runs/{run}/cancel", {})
 
 
-def test_what_a_paused_run_asks_can_be_answered_and_nothing_else_in_it(
-    console: Console, folder: Path
-) -> None:
+def test_a_paused_run_accepts_answers_and_no_other_request(console: Console, folder: Path) -> None:
     (folder / ".fanfold" / "workflows" / "asks.yaml").write_text(ASKS)
     run = console.start("asks", {"default": "ok"})
     while console.status_of(run) != "waiting":

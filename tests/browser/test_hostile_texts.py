@@ -79,7 +79,7 @@ def test_a_long_text_is_shown_to_its_end(console: Console, folder: Path) -> None
 
 
 @pytest.mark.full
-def test_what_has_no_shape_is_shown_by_a_sign(console: Console, folder: Path) -> None:
+def test_invisible_characters_are_shown_by_a_sign(console: Console, folder: Path) -> None:
     family = "\U0001f469\u200d\U0001f467"
     text = f"\x1b[31mred \x00 \u202etxt.exe\u202c \U000e0041 \r\nnext \u0645\u06cc\u200c\u062e {family}"
     run = said(console, folder, text)
@@ -91,7 +91,7 @@ def test_what_has_no_shape_is_shown_by_a_sign(console: Console, folder: Path) ->
 
 
 @pytest.mark.full
-def test_what_the_command_line_shows_by_a_sign_the_console_does_too(console: Console) -> None:
+def test_console_and_command_line_show_the_same_signs(console: Console) -> None:
     """Whatever is assigned, but for marks that scripts need and spaces, which have a width."""
     page = console.go("/")
     (edition,) = page.locator("script[type=module]").evaluate_all("all => all.map(one => one.src)")
@@ -123,7 +123,7 @@ def test_marks_that_pile_up_are_shown_and_one_that_is_needed_stays(
 
 
 @pytest.mark.full
-def test_a_page_that_cannot_be_drawn_says_so_there_and_to_the_browser_and_the_others_go_on(
+def test_a_page_that_cannot_be_drawn_shows_and_logs_an_error_and_others_work(
     console: Console,
 ) -> None:
     console.watch.expected = ("undefined",)

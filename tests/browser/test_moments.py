@@ -68,7 +68,7 @@ def test_a_dialog_is_open_and_a_menu_closes_from_the_moment_each_is_there(
     expect(page.get_by_role("button", name="More")).to_be_focused()
 
 
-def test_who_presses_the_key_of_the_search_can_go_on_typing_at_once(console: Console) -> None:
+def test_the_key_of_the_search_allows_typing_at_once(console: Console) -> None:
     page = console.go("/runs")
     expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
     focused = page.evaluate(
@@ -84,7 +84,7 @@ def test_who_presses_the_key_of_the_search_can_go_on_typing_at_once(console: Con
     expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
 
 
-def test_a_dialog_that_closes_late_takes_the_focus_from_nobody(console: Console, swept: str) -> None:
+def test_a_dialog_that_closes_late_does_not_move_the_focus(console: Console, swept: str) -> None:
     page = console.go(f"/runs/{swept}?view=table")
     expect(page.get_by_role("button", name="list", exact=True)).to_be_visible()
     page.keyboard.press("?")
@@ -127,7 +127,7 @@ def test_answers_that_come_late_do_not_stand_for_later_questions(console: Consol
     expect(page.get_by_label("Problems")).to_have_count(0)
 
 
-def test_a_recipe_that_somebody_else_changed_is_not_written_over(console: Console, folder: Path) -> None:
+def test_a_recipe_that_changed_meanwhile_is_not_overwritten(console: Console, folder: Path) -> None:
     file = folder / ".fanfold" / "workflows" / "shared.yaml"
     file.write_text("name: shared\nsteps:\n  - {id: a, agent: explorer, prompt: mine}\n")
     console.watch.expected = ("409",)
@@ -195,7 +195,7 @@ def test_a_theme_can_be_chosen_on_a_phone_too(console: Console) -> None:
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-def test_a_run_whose_process_died_is_seen_to_be_stuck_and_goes_on(console: Console) -> None:
+def test_a_run_whose_process_died_is_shown_as_stuck_and_continues(console: Console) -> None:
     run = console.start("slow", SLOW_SCRIPT)
     page = console.go("/")
     row = page.locator("li", has=page.locator(f'a[href="/runs/{run}"]'))
@@ -214,7 +214,7 @@ def test_a_run_whose_process_died_is_seen_to_be_stuck_and_goes_on(console: Conso
     console.server.post(f"/api/runs/{run}/cancel", {})
 
 
-def test_a_browser_that_is_not_let_in_any_more_is_told_so(browser: Browser, tmp_path: Path) -> None:
+def test_a_browser_whose_access_ended_shows_that(browser: Browser, tmp_path: Path) -> None:
     folder, home = tmp_path / "project", tmp_path / "home"
     folder.mkdir()
     lay_out_console(folder)
@@ -249,9 +249,7 @@ def test_a_tab_that_comes_later_says_what_agents_do_too(console: Console) -> Non
     console.server.post(f"/api/runs/{run}/cancel", {})
 
 
-def test_what_was_spent_at_a_price_nobody_knows_is_not_shown_as_nothing(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_spending_at_an_unknown_price_is_not_shown_as_zero(browser: Browser, tmp_path: Path) -> None:
     folder = tmp_path / "project"
     folder.mkdir()
     lay_out_console(folder)

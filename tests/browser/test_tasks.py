@@ -241,7 +241,7 @@ def test_a_cause_is_shown_once_and_a_failed_loop_opens_with_its_last_message(
     assert console.watch.wrong == []
 
 
-def test_what_a_delivery_commits_is_shown_as_a_diff(browser: Browser, shop: Server) -> None:
+def test_the_commit_of_a_delivery_is_shown_as_a_diff(browser: Browser, shop: Server) -> None:
     console = Console(browser, shop)
     page = console.go(f"/runs/{newest(shop, 'ship')}")
     question = page.get_by_role("region", name="Question of branch")

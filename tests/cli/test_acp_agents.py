@@ -36,7 +36,7 @@ def test_an_agent_changes_files_and_they_are_merged(agents, fanfold, project, pr
     assert [entry["kind"] for entry in told["entries"]].count("tool_result") == 1
 
 
-def test_one_that_may_only_read_is_refused_a_change_and_goes_on(agents, fanfold):
+def test_a_read_only_agent_is_refused_a_change_and_continues(agents, fanfold):
     agents.install("opencode", {"says": "acp-opencode.jsonl"}, speaks=True)
     agents.role("reader", "opencode-acp", 'sandbox_mode = "read-only"')
     done = run(fanfold, agents.recipe(step("reader")))
@@ -68,7 +68,7 @@ def test_a_conversation_is_loaded_by_the_next_turn_and_what_is_old_is_not_heard_
     assert "something old" not in waited.out
 
 
-def test_one_that_has_forgotten_begins_again_and_says_so(agents, fanfold):
+def test_an_agent_without_its_conversation_starts_anew_and_reports_it(agents, fanfold):
     says = {"says": "acp-codex.jsonl"}
     agents.install("codex-acp", says, {**says, "forgets": True}, speaks=True)
     agents.role("coder", "codex-acp")
@@ -84,7 +84,7 @@ def test_one_that_has_forgotten_begins_again_and_says_so(agents, fanfold):
     assert begun[-1]["text"].startswith("Codex over ACP does not know the conversation any more")
 
 
-def test_who_cancels_a_run_cancels_in_the_agent_and_then_it_is_ended(agents, fanfold, background):
+def test_cancelling_a_run_cancels_in_the_agent_before_ending_it(agents, fanfold, background):
     agents.install("codex-acp", {"says": "acp-codex.jsonl", "then": "hang"}, speaks=True)
     agents.role("coder", "codex-acp")
     process = background("run", agents.recipe(step("coder")), "--yes", "--json")
@@ -151,7 +151,7 @@ for line in sys.stdin:
         ("stops-oddly", "agent.failed"),
     ],
 )
-def test_one_that_does_not_keep_to_the_protocol_is_judged_and_breaks_nothing(agents, fanfold, case, code):
+def test_a_program_that_violates_the_protocol_fails_and_breaks_no_other(agents, fanfold, case, code):
     (agents.bin / "talker").write_text(
         f"#!/usr/bin/env python3\nimport os; os.environ['CASE'] = {case!r}\n{TALKER}"
     )
@@ -163,7 +163,7 @@ def test_one_that_does_not_keep_to_the_protocol_is_judged_and_breaks_nothing(age
     assert code or ended["output"] == "fine", "what comes behind the end is nobody's"
 
 
-def test_one_that_never_greets_is_ended_and_how_long_it_was_waited_for_is_true(agents, fanfold):
+def test_a_program_without_a_greeting_is_ended_and_the_waited_time_is_true(agents, fanfold):
     (agents.bin / "talker").write_text("#!/bin/sh\nexec sleep 600\n")
     (agents.bin / "talker").chmod(0o755)
     agents.profile("mute", 'program = "talker"\nacp = true\nidle_s = 2\n')

@@ -84,7 +84,7 @@ def test_the_environment_holds_what_was_named_and_nothing_of_ours(agents, fanfol
 
 
 @needs_bubblewrap
-def test_nothing_secret_is_lent_before_the_user_says_what(agents, fanfold, monkeypatch):
+def test_no_credential_is_lent_before_the_user_names_it(agents, fanfold, monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "key-of-the-user-0123456789")
     agents.install("claude", writing("claude"))
     agents.role("coder", "claude")
@@ -238,7 +238,7 @@ def test_the_proxy_lets_through_to_the_provider_alone(agents, fanfold, monkeypat
 
 @pytest.mark.parametrize("name", ["claude", "codex"])
 @needs_bubblewrap
-def test_a_killed_session_goes_on_by_the_agent_s_own_conversation(
+def test_a_killed_session_continues_in_the_agent_s_own_conversation(
     agents, fanfold, background, until, project, name
 ):
     resumed = {"claude": "claude-resume.json", "codex": "codex-resume.jsonl"}[name]
@@ -352,7 +352,7 @@ def test_links_that_an_agent_leaves_in_its_home_lead_us_nowhere(agents, fanfold,
 
 
 @needs_bubblewrap
-def test_one_that_may_only_read_finds_the_project_closed(agents, fanfold, project):
+def test_a_read_only_agent_cannot_write_the_project(agents, fanfold, project):
     agents.install("claude", writing("claude"))
     agents.role("reader", "claude", 'sandbox_mode = "read-only"')
     assert run(fanfold, agents.recipe(step("reader")))["status"] == "completed"
@@ -361,7 +361,7 @@ def test_one_that_may_only_read_finds_the_project_closed(agents, fanfold, projec
     assert not (project / "hello.txt").exists()
 
 
-def test_where_an_agent_cannot_be_kept_to_its_provider_nothing_is_started(agents, fanfold, monkeypatch):
+def test_an_agent_that_cannot_be_limited_to_its_provider_is_not_started(agents, fanfold, monkeypatch):
     monkeypatch.setenv("PATH", f"{agents.bin}:{without_bubblewrap()}")
     monkeypatch.setattr(connector, "is_available", lambda: False)
     agents.install("claude", writing("claude"))
@@ -405,7 +405,7 @@ BROUGHT = {
 
 @pytest.mark.parametrize("name", BROUGHT)
 @needs_bubblewrap
-def test_what_a_project_tells_an_agent_to_run_is_empty_for_it_unless_its_user_says_so(
+def test_programs_named_by_a_project_are_empty_for_an_agent_unless_the_user_allows_them(
     agents, fanfold, project, name
 ):
     for path in BROUGHT[name]:
@@ -440,7 +440,7 @@ def test_a_link_in_place_of_what_is_hidden_keeps_an_agent_from_being_started(age
     assert agents.calls() == []
 
 
-def test_where_nothing_can_be_hidden_an_agent_is_not_started(agents, fanfold, project, monkeypatch):
+def test_an_agent_that_cannot_be_isolated_is_not_started(agents, fanfold, project, monkeypatch):
     (project / ".gemini").mkdir()
     (project / ".gemini" / "settings.json").write_text("{}")
     monkeypatch.setenv("PATH", f"{agents.bin}:{without_bubblewrap()}")

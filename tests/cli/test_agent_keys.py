@@ -62,7 +62,7 @@ def test_claims_are_those_of_the_widest_role_that_may_come(project, fanfold):
         ("prompt: x, continue: first, for_each: '[1]'", "recipe.conflicting_keys", "not from or into a map"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_where_it_stands(project, fanfold, step, code, words):
+def test_a_meaningless_key_is_refused_at_its_place(project, fanfold, step, code, words):
     (project / "bad.md").write_text("see {{inputs.nope}}")
     (project / "good.md").write_text("see {{inputs.who}}")
     (project / "empty.md").write_text("\n")
@@ -97,7 +97,7 @@ steps:
     assert "Look for owls." in fanfold("transcript", "last", "a").out
 
 
-def test_a_step_goes_on_in_a_copy_of_another_ones_conversation(project, fanfold):
+def test_a_step_continues_in_a_copy_of_another_step_s_conversation(project, fanfold):
     write(project, "steps: {a: first words, b: more words, c: other words}\n", "s.yaml")
     recipe = """\
 name: x
@@ -126,7 +126,7 @@ steps:
 
 
 @pytest.mark.parametrize("narrowed", ["posture: read_only", "write_set: []"])
-def test_whoever_goes_on_in_a_readers_conversation_reads(project, fanfold, narrowed):
+def test_a_step_that_continues_a_reader_s_conversation_is_a_reader(project, fanfold, narrowed):
     write(project, "default: ok\nsteps: {c: {output: ok, writes: {f.txt: hi}}}\n", "s.yaml")
     recipe = write(project, CONTINUES.format("", narrowed))
     done = fanfold("run", recipe, "--script", "s.yaml", "--yes", "--json").json()
@@ -136,7 +136,7 @@ def test_whoever_goes_on_in_a_readers_conversation_reads(project, fanfold, narro
 
 
 @pytest.mark.parametrize("widens", ["write_set: [f.txt]", "posture: writer"])
-def test_what_widens_a_conversation_is_refused(project, fanfold, widens):
+def test_settings_that_widen_a_conversation_are_refused(project, fanfold, widens):
     told = fanfold("check", write(project, CONTINUES.format(f", {widens}", "posture: read_only")), "--json")
     (found,) = told.json()["diagnostics"]
     assert found["code"] == "recipe.conflicting_keys"
@@ -147,7 +147,7 @@ def test_what_widens_a_conversation_is_refused(project, fanfold, widens):
     assert writes.json()["diagnostics"] == []
 
 
-def test_a_conversation_goes_on_under_any_name_of_its_role(project, fanfold):
+def test_a_conversation_continues_under_any_name_of_its_role(project, fanfold):
     recipe = """\
 name: x
 steps:
@@ -168,7 +168,7 @@ steps:
         '{id: build, steps: [{id: i, prompt: "{{steps.biuld.output}}"}]}',
     ],
 )
-def test_no_step_is_told_to_wait_for_itself(project, fanfold, step):
+def test_no_step_waits_for_itself(project, fanfold, step):
     known = "name: x\nsteps:\n  - {id: other, prompt: x}\n"
     told = fanfold("check", write(project, f"{known}  - {step}\n"), "--json").json()["diagnostics"]
     assert [(one["code"], one["help"]) for one in told if one["severity"] == "error"] == [

@@ -35,7 +35,7 @@ def lines(project, text):
 
 @pytest.mark.full
 @pytest.mark.parametrize("wire", MODELS)
-def test_a_model_is_told_its_limits(fanfold, project, monkeypatch, wire):
+def test_the_system_prompt_of_a_model_names_its_limits(fanfold, project, monkeypatch, wire):
     (project / "limits.yaml").write_text(
         "name: limits\nsteps: [{id: a, agent: worker, write_set: [src/**, '*.txt'], prompt: go}]\n"
     )
@@ -49,7 +49,7 @@ def test_a_model_is_told_its_limits(fanfold, project, monkeypatch, wire):
 @needs_bubblewrap
 @pytest.mark.full
 @pytest.mark.parametrize("name", SUCCESS)
-def test_a_program_is_told_its_limits(fanfold, project, tmp_path, monkeypatch, name):
+def test_the_prompt_of_a_program_names_its_limits(fanfold, project, tmp_path, monkeypatch, name):
     agents = AgentWorld(project, tmp_path / "home", monkeypatch)
     agents.install(name, writing(name))
     agents.role("coder", name)
@@ -60,7 +60,7 @@ def test_a_program_is_told_its_limits(fanfold, project, tmp_path, monkeypatch, n
 
 @needs_bubblewrap
 @pytest.mark.full
-def test_a_program_that_speaks_the_protocol_is_told_its_limits(fanfold, project, tmp_path, monkeypatch):
+def test_the_prompt_of_an_acp_program_names_its_limits(fanfold, project, tmp_path, monkeypatch):
     agents = AgentWorld(project, tmp_path / "home", monkeypatch)
     backend, recorded = SPEAKING["codex-acp"]
     agents.install("codex-acp", {"says": recorded, "writes": {"a.txt": "a"}}, speaks=True)

@@ -104,9 +104,7 @@ KEY_REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "says", "words"), KEY_REFUSED)
-def test_a_login_that_is_refused_pauses_the_run_before_the_next_agent_is_told_the_same(
-    agents, fanfold, name, says, words
-):
+def test_a_refused_login_pauses_the_run_before_the_next_agent_starts(agents, fanfold, name, says, words):
     agents.install(name, {"says": says})
     agents.role("coder", name)
     steps = [step("coder"), step("coder", id="next", depends_on=["work"])]
@@ -119,9 +117,7 @@ def test_a_login_that_is_refused_pauses_the_run_before_the_next_agent_is_told_th
 
 
 @pytest.mark.parametrize(("name", "says", "kind", "code", "words"), REFUSED)
-def test_what_ends_with_status_0_and_did_not_work_fails_with_the_right_class(
-    agents, fanfold, name, says, kind, code, words
-):
+def test_failures_with_exit_status_0_get_the_right_class(agents, fanfold, name, says, kind, code, words):
     agents.install(name, {"says": says})
     agents.role("coder", name)
     once = step("coder", write_set=["*.txt"], retry={"attempts": 1})
@@ -148,7 +144,7 @@ def test_an_agent_that_waits_for_ever_is_ended(agents, fanfold, name, says, kind
     assert error["class"] == kind
 
 
-def test_an_agent_that_closes_its_output_and_goes_on_is_ended(agents, fanfold, monkeypatch):
+def test_an_agent_that_closes_its_output_and_keeps_running_is_ended(agents, fanfold, monkeypatch):
     """Where nothing stands between it and us that would keep its output open."""
     monkeypatch.setenv("PATH", f"{agents.bin}:{without_bubblewrap()}")
     (agents.bin / "own").write_text("#!/bin/sh\necho done\nexec >&- 2>&-\nsleep 600\n")
@@ -159,7 +155,7 @@ def test_an_agent_that_closes_its_output_and_goes_on_is_ended(agents, fanfold, m
     assert (error["class"], error["code"]) == ("timeout", "agent.silent")
 
 
-def test_an_agent_that_waits_for_input_gets_its_end_and_is_judged_by_what_it_said(agents, fanfold):
+def test_an_agent_that_waits_for_input_gets_end_of_file_and_is_judged_by_its_output(agents, fanfold):
     agents.install("codex", {"lines": ["not json", "{}", "[1]"], "exit": 0})
     agents.role("coder", "codex")
     error = run(fanfold, agents.recipe(step("coder")))["steps"]["work"]["error"]
@@ -175,9 +171,7 @@ def test_a_hundred_megabytes_of_output_are_read_and_not_kept(agents, fanfold, pr
     assert stored < 5_000_000
 
 
-def test_what_an_agent_writes_outside_of_its_set_and_its_workspace_does_not_arrive(
-    agents, fanfold, project, tmp_path
-):
+def test_writes_outside_of_set_and_workspace_are_not_merged(agents, fanfold, project, tmp_path):
     outside = tmp_path / "outside.txt"
     writes = {"other.md": "x", str(outside): "x", "/etc/planted": "x", "~/.ssh/authorized_keys": "x"}
     agents.install("claude", {"says": SUCCESS["claude"], "writes": writes})
@@ -207,7 +201,7 @@ def test_a_change_outside_of_the_write_set_that_is_corrected_does_not_fail_the_s
     assert "may not change" in json.dumps(told)
 
 
-def test_an_agent_without_schemas_of_its_own_is_told_and_corrected(agents, fanfold):
+def test_an_agent_without_schema_support_gets_the_schema_and_corrections(agents, fanfold):
     resumed = "opencode-resume.jsonl"
     fitting = (
         '{"type":"text","sessionID":"ses_1","part":{"text":"{\\"ok\\":true}","messageID":"m"}}',
@@ -259,7 +253,7 @@ def test_a_role_that_is_a_command_gets_its_task_on_standard_input(agents, fanfol
     assert call["stdin"].endswith("\n\nWrite hello.txt")
 
 
-def test_of_a_plain_answer_that_is_too_long_the_end_is_kept(agents, fanfold):
+def test_the_end_of_a_long_plain_answer_is_kept(agents, fanfold):
     (agents.bin / "own").write_text("#!/bin/sh\nyes | head -c 20000000\necho The end.\n")
     (agents.bin / "own").chmod(0o755)
     agents.role("coder", "command", 'command = ["own"]')
@@ -281,7 +275,7 @@ def test_a_profile_of_the_user_makes_any_program_a_back_end(agents, fanfold):
     assert "\n\nWrite hello.txt" in call["argv"][0]
 
 
-def test_what_a_role_runs_is_asked_for_first(agents, fanfold):
+def test_programs_of_a_role_need_permission_first(agents, fanfold):
     agents.install("claude", writing("claude"))
     agents.role("coder", "claude")
     agents.role("own", "command", 'command = ["sh", "-c", "true"]')
@@ -310,7 +304,7 @@ def test_an_agent_that_is_not_installed_is_refused_before_anything_runs(agents, 
     assert "Claude Code is not installed" in error["message"]
 
 
-def test_a_budget_in_dollars_is_refused_where_the_agent_tells_no_price(agents, fanfold):
+def test_a_budget_in_dollars_is_refused_if_the_agent_reports_no_price(agents, fanfold):
     for name in ("codex", "claude"):
         agents.install(name, writing(name))
         agents.role(f"with-{name}", name)
@@ -322,9 +316,7 @@ def test_a_budget_in_dollars_is_refused_where_the_agent_tells_no_price(agents, f
     assert (done["status"], done["usage"]["cost_usd"]) == ("completed", 0.00735)
 
 
-def test_a_price_of_the_user_for_the_model_of_a_role_lets_dollars_limit_an_agent_that_tells_no_price(
-    agents, fanfold
-):
+def test_a_price_set_by_the_user_lets_dollars_limit_an_agent_that_reports_none(agents, fanfold):
     own = agents.home / ".fanfold" / "config.toml"
     own.parent.mkdir(exist_ok=True)
     own.write_text('[models.prices]\n"gpt-9" = { input = 3, output = 15 }\n')
@@ -341,7 +333,7 @@ def test_a_price_of_the_user_for_the_model_of_a_role_lets_dollars_limit_an_agent
     )
 
 
-def test_a_fallback_that_tells_no_price_is_refused_under_a_budget_in_dollars(agents, fanfold):
+def test_a_fallback_without_prices_is_refused_under_a_budget_in_dollars(agents, fanfold):
     for name in ("codex", "claude"):
         agents.install(name, writing(name))
     agents.role("coder", "claude", 'fallback_backends = ["codex"]')
@@ -349,7 +341,7 @@ def test_a_fallback_that_tells_no_price_is_refused_under_a_budget_in_dollars(age
     assert (refused.status, refused.json()["error"]["code"]) == (5, "budget.unpriced")
 
 
-def test_an_agent_that_can_be_told_is_called_with_what_is_left_of_a_budget(agents, fanfold):
+def test_an_agent_with_a_budget_option_gets_the_rest_of_the_budget(agents, fanfold):
     agents.install("claude", writing("claude"), {"says": "claude-budget.json"})
     agents.role("coder", "claude")
     first, second = step("coder"), {**step("coder"), "id": "again", "depends_on": ["work"]}
@@ -436,9 +428,7 @@ def test_doctor_says_which_agents_are_here_and_what_they_may_have(agents, fanfol
     assert 'credentials = ["OPENAI_API_KEY"]' in said["Codex 0.166.0 (codex)"]["hint"]
 
 
-def test_doctor_leaves_nothing_of_what_it_asked_and_keeps_little_of_what_it_was_told(
-    agents, fanfold, monkeypatch
-):
+def test_doctor_leaves_no_files_and_limits_the_output_of_programs(agents, fanfold, monkeypatch):
     """One that goes on for ever, one that says no end of things, and one that leaves somebody behind."""
     monkeypatch.setattr("fanfold.api.system.ANSWER_S", 2.0)
     lasting = f"exec -a {agents.bin}/left sleep 500"
@@ -469,7 +459,7 @@ def test_doctor_leaves_nothing_of_what_it_asked_and_keeps_little_of_what_it_was_
 @pytest.mark.parametrize(
     ("backend", "turn", "goes_on"), [("claude", 2, True), ("claude", 1, False), ("codex", 2, False)]
 )
-def test_a_fork_goes_on_in_the_agent_s_own_conversation_only_where_it_ended_there(
+def test_a_fork_continues_the_program_s_conversation_only_if_it_ended_at_that_turn(
     agents, fanfold, backend, turn, goes_on
 ):
     """Behind an earlier turn its own conversation went on, and another agent's is none it could know."""

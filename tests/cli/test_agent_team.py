@@ -59,7 +59,7 @@ def test_it_works_on_stand_ins(project, tmp_path, monkeypatch, fanfold, provider
 
 @needs_bubblewrap
 @pytest.mark.parametrize("page", ["README.md", "docs/agents.md"])
-def test_what_the_page_says_to_type_works_as_it_is_copied(project, tmp_path, monkeypatch, page):
+def test_commands_on_the_page_work_as_copied(project, tmp_path, monkeypatch, page):
     agents = AgentWorld(project, tmp_path / "home", monkeypatch)
     recipes = markdown.blocks((ROOT / "README.md").read_text("utf-8"))
     [recipe] = [block.text for block in recipes if block.text.startswith("# tidy-up.yaml")]

@@ -59,7 +59,7 @@ def test_opencode_is_denied_everything_else_in_its_environment(agents, fanfold):
 
 
 @pytest.mark.full
-def test_a_step_narrows_what_its_agent_is_told(agents, fanfold):
+def test_a_step_narrows_the_instructions_of_its_agent(agents, fanfold):
     agents.install("claude", writing("claude"))
     agents.role("coder", "claude")
     narrow = step("coder", tools=["read_file", "write_file"])
@@ -96,7 +96,7 @@ def test_an_empty_list_never_becomes_every_tool(agents, fanfold):
 
 
 @pytest.mark.full
-def test_a_program_of_a_role_is_told_where_its_words_say(agents, fanfold):
+def test_a_program_of_a_role_is_reported_at_the_line_that_names_it(agents, fanfold):
     agents.install("our-agent", {"lines": ["fine"]})
     agents.role("own", "command", READING + 'command = ["our-agent", "--only={tools}"]\n')
     assert fanfold("run", agents.recipe(step("own")), "--yes", "--json").json()["output"] == "fine"

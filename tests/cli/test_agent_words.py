@@ -84,7 +84,7 @@ def agents(project, tmp_path, monkeypatch):
     return AgentWorld(project, tmp_path / "home", monkeypatch)
 
 
-def test_every_step_ends_as_what_was_said_deserves(agents, fanfold):
+def test_every_step_ends_with_the_status_that_its_answer_deserves(agents, fanfold):
     told: dict[str, Any] = {f"case {name}.": {"lines": lines} for name, (lines, *_) in CASES.items()}
     told |= {f"case {name}.": {"bytes": data.decode("latin-1")} for name, (data, *_) in BYTES.items()}
     agents.install("claude", {"told": told})
@@ -110,7 +110,7 @@ def test_every_step_ends_as_what_was_said_deserves(agents, fanfold):
 
 
 @pytest.mark.parametrize("name", ["--dangerously-skip-permissions", "../../x", "a\n--b", "x" * 300, {"a": 1}])
-def test_what_is_no_name_of_a_conversation_is_no_word_of_the_next_call(agents, fanfold, name):
+def test_an_invalid_conversation_id_is_no_argument_of_the_next_call(agents, fanfold, name):
     agents.install("codex", {"lines": _codex(name)})
     agents.role("coder", "codex")
     one = fanfold("spawn", "coder", "Look around", "--yes", "--json").json()["id"]

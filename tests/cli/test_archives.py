@@ -110,7 +110,7 @@ def test_a_fork_of_an_imported_run_runs_once_it_is_permitted(
 
 
 @pytest.mark.parametrize("command", ["fork", "retry"])
-def test_who_works_in_a_run_made_of_an_imported_one_is_the_user_s_choice(
+def test_the_user_chooses_the_agents_of_a_run_made_from_an_import(
     fanfold: Fanfold, project: Path, elsewhere: Go, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "FANFOLD_MODEL"):
@@ -133,7 +133,7 @@ def test_who_works_in_a_run_made_of_an_imported_one_is_the_user_s_choice(
     assert [step["output"] for step in done.json()["steps"].values()] == ["theirs", "ours"]
 
 
-def test_an_imported_run_that_was_not_over_goes_on_only_when_permitted(
+def test_an_unfinished_imported_run_continues_only_with_permission(
     fanfold: Fanfold, project: Path, elsewhere: Go
 ) -> None:
     (project / "ask.yaml").write_text(
@@ -236,7 +236,7 @@ def test_a_file_that_was_changed_is_refused_whole(
 @pytest.mark.parametrize(
     "text", ["", "<html>", '<script type="application/json" id="fanfold-run">[[[[', "\0" * 99]
 )
-def test_what_holds_no_run_is_refused(fanfold: Fanfold, project: Path, text: str) -> None:
+def test_a_file_without_a_run_is_refused(fanfold: Fanfold, project: Path, text: str) -> None:
     (project / "x.html").write_text(text)
     done = fanfold("import", "x.html")
     assert done.status in (1, 2)

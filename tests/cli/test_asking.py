@@ -77,7 +77,7 @@ def test_a_set_step_that_cannot_be_worked_out_fails_with_the_reason(project, fan
         ("{approve: q, default: 3}", "recipe.bad_value", "is not one of the choices"),
     ],
 )
-def test_what_such_a_step_cannot_mean_is_refused_where_it_stands(project, fanfold, step, code, words):
+def test_keys_that_such_a_step_cannot_have_are_refused_at_their_place(project, fanfold, step, code, words):
     inner = step if step.startswith("{") else "{" + step + "}"
     recipe = "name: x\nsteps:\n  - {id: a, " + inner[1:] + "\n"
     told = fanfold("check", write(project, recipe), "--json")
@@ -88,7 +88,7 @@ def test_what_such_a_step_cannot_mean_is_refused_where_it_stands(project, fanfol
     assert words in f"{found[0]['message']} {found[0]['help']}"
 
 
-def test_a_dry_run_goes_on_with_what_a_set_step_will_give(project, fanfold):
+def test_a_dry_run_continues_with_the_values_of_a_set_step(project, fanfold):
     recipe = """\
 name: x
 inputs: {n: {type: integer, default: 3}}
@@ -120,7 +120,7 @@ def test_permission_is_asked_for_what_is_carried_out_where_a_template_is_text(pr
     assert "x needs permission: a runs: echo '{{inputs.folder}}' src\n" in refused.err
 
 
-def test_a_default_that_answers_on_another_day_is_told_with_its_date(project, fanfold):
+def test_a_default_that_answers_on_another_day_is_shown_with_its_date(project, fanfold):
     asks = "name: x\nsteps: [{id: ok, approve: Go?, timeout: %s, default: approve}]\n"
     (line,) = [
         line
@@ -131,7 +131,7 @@ def test_a_default_that_answers_on_another_day_is_told_with_its_date(project, fa
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", clock("2020-02-03T04:05:06.000Z"))
 
 
-def test_an_answer_in_words_to_an_approval_is_told_with_what_it_offers(project, fanfold):
+def test_a_free_text_answer_to_an_approval_gets_an_error_with_its_choices(project, fanfold):
     fanfold("run", write(project, "name: x\nsteps: [{id: ok, approve: Go?, choices: [ship it, drop]}]\n"))
     refused = fanfold("answer", "last", "ok", "ship it")
     assert refused.status == 2
@@ -420,6 +420,6 @@ steps:
 
 
 @pytest.mark.parametrize("step", ["names", "colour"])
-def test_nobody_is_told_that_a_step_which_asks_or_reckons_ran_code(project, fanfold, step):
+def test_ask_and_set_steps_are_not_shown_as_running_code(project, fanfold, step):
     fanfold("run", write(project, ASKS))
     assert "used" not in fanfold("explain", "last", step, "--json").json()

@@ -33,7 +33,7 @@ TOLD = """\
 """
 
 
-def test_summary_and_inspection_tell_each_file_once_by_what_became_of_it(fanfold, project):
+def test_summary_and_inspection_list_each_file_once_with_its_outcome(fanfold, project):
     (project / "child.yaml").write_text(CHILD)
     (project / "rounds.yaml").write_text(RECIPE)
     (project / "script.yaml").write_text(SCRIPT)

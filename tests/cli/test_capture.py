@@ -16,7 +16,7 @@ def delegated(fanfold, project):
     return fanfold
 
 
-def test_what_was_delegated_is_shown_as_a_recipe_with_what_was_recognised(delegated, project):
+def test_delegated_work_is_shown_as_a_recipe_with_recognised_parts(delegated, project):
     shown = delegated("capture", "hand", "--request", "Find the leap year bug.")
     assert shown.status == 0
     assert "prompt: 'Explain how to mend this: {{steps.find.output}}'" in shown.out
@@ -35,7 +35,7 @@ def test_a_captured_recipe_is_saved_under_its_name_and_runs(delegated, project):
     assert (ran.json()["status"], ran.json()["output"]) == ("completed", "as follows")
 
 
-def test_a_recipe_that_is_there_is_replaced_only_when_that_is_said(delegated):
+def test_an_existing_recipe_is_replaced_only_on_request(delegated):
     delegated("capture", "hand", "--name", "mend-bug")
     refused = delegated("capture", "hand", "--name", "mend-bug", "--json")
     assert (refused.status, refused.json()["error"]["code"]) == (2, "recipe.exists")
@@ -80,7 +80,7 @@ def test_a_run_in_which_nothing_succeeded_has_no_recipe(fanfold, project):
     assert (refused.status, refused.json()["error"]["code"]) == (6, "capture.nothing")
 
 
-def test_a_child_that_failed_and_was_told_again_is_one_step_that_is_tried_again(fanfold, project):
+def test_a_failed_child_with_new_input_is_captured_as_one_step_with_a_retry(fanfold, project):
     (project / "twice.yaml").write_text(
         "steps: {scout: {fail: {class: agent, message: lost}}, 'scout#2': there it is}\n"
     )
@@ -92,7 +92,7 @@ def test_a_child_that_failed_and_was_told_again_is_one_step_that_is_tried_again(
     assert "prompt: Find the map." in found["recipe"]
 
 
-def test_nothing_in_a_task_or_an_output_drives_the_terminal(fanfold, project):
+def test_no_task_or_output_controls_the_terminal(fanfold, project):
     (project / "evil.yaml").write_text('default: "\\e]0;owned\\a and \\u202e more words than six in a row"\n')
     fanfold("spawn", "explorer", "Say \x1b[31m it.", "--script", "evil.yaml", "--wait")
     told = "Repeat: \x1b]0;owned\x07 and \u202e more words than six in a row"

@@ -664,7 +664,7 @@ def test_processes_of_a_killed_suite_end_with_it(recorded, background):
         assert time.monotonic() < deadline
 
 
-def test_what_killed_suites_left_in_memory_is_removed(recorded, fanfold, tmp_path, monkeypatch):
+def test_shared_memory_of_killed_suites_is_removed(recorded, fanfold, tmp_path, monkeypatch):
     monkeypatch.setattr(cassettes, "_MEMORY", str(tmp_path))
     held, left, fresh = (tmp_path / f"fanfold-test-{name}" for name in ("held", "left", "fresh"))
     for folder in (held, left, fresh):

@@ -123,7 +123,7 @@ def test_looking_twice_shows_the_same_and_takes_nothing_over(fanfold, project, c
     assert not list(project.glob(".fanfold/subagents/*/work.*"))
 
 
-def test_what_diff_prints_is_a_patch_for_git(shell, project, changed, tmp_path):
+def test_diff_prints_a_patch_for_git(shell, project, changed, tmp_path):
     patch = tmp_path / "patch"
     patch.write_text(shell("diff", changed).out)
     subprocess.run(
@@ -160,7 +160,7 @@ def test_a_merge_names_the_command_that_takes_it_back_and_a_proposal_the_one_tha
 @pytest.mark.parametrize(
     ("step", "code"), [("drft", "step.not_found"), ("reads", "changes.none"), ("kid/up", "step.not_found")]
 )
-def test_what_is_not_there_is_not_found(fanfold, changed, step, code):
+def test_a_missing_name_is_not_found(fanfold, changed, step, code):
     result = fanfold("diff", changed, step, "--json")
     assert (result.status, result.json()["error"]["code"]) == (6, code)
 
@@ -237,7 +237,7 @@ def test_a_proposal_is_merged_into_the_project_as_it_is_now_and_recorded(fanfold
     assert fanfold("replay", changed).status == 0
 
 
-def test_what_was_applied_is_applied_everywhere_one_looks(fanfold, project, changed):
+def test_applied_changes_are_shown_as_applied_everywhere(fanfold, project, changed):
     assert "draft proposes to change 2 files" in fanfold("resume", changed).err
     assert fanfold("apply", changed, "draft").status == 0
     states = {c["path"]: c["state"] for c in fanfold("inspect", changed, "--json").json()["changes"]}
@@ -354,7 +354,7 @@ def test_a_live_run_records_what_is_applied_meanwhile(project, shell):
     assert shell("verify", result.run_id).status == 0
 
 
-def test_a_paused_run_that_nobody_drives_is_told_too_and_stays_paused(project, fanfold):
+def test_a_paused_run_without_an_owner_is_notified_too_and_stays_paused(project, fanfold):
     (project / "r.yaml").write_text(
         "name: r\nsteps:\n"
         "  - {id: a, agent: worker, prompt: x, write_set: [n.txt], merge: propose}\n"
@@ -411,7 +411,7 @@ def test_with_a_run_go_its_proposals_and_workspaces(fanfold, project, changed):
 
 
 @pytest.mark.parametrize("how", ["paused", "killed"])
-def test_gc_never_takes_the_workspace_of_a_run_that_can_go_on(fanfold, project, background, until, how):
+def test_gc_never_deletes_the_workspace_of_a_run_that_can_continue(fanfold, project, background, until, how):
     (project / "r.yaml").write_text(
         "name: r\nsteps: [{id: a, agent: worker, prompt: x, write_set: [n.txt]}]\n"
     )

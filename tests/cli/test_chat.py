@@ -138,7 +138,7 @@ def test_a_person_is_asked_before_anything_is_delegated_and_may_change_that(talk
     leave(screen)
 
 
-def test_work_for_a_workflow_is_recognised_and_said_to_be_so(talk: Open, fanfold: Any) -> None:
+def test_work_for_a_workflow_is_recognised_and_reported(talk: Open, fanfold: Any) -> None:
     screen = talk("--script", "script.yaml", "--permission", "auto")
     screen.until("leaves\n>")
     screen.type("Audit every package for missing tests, fix what you find and verify it.\r")
@@ -235,7 +235,7 @@ def test_ctrl_c_ends_a_plan_and_what_it_pays_for_and_keeps_the_session(
 
 
 @pytest.mark.parametrize("where", ["lead", "scout"])
-def test_a_chat_that_is_killed_goes_on_behind_what_was_recorded(
+def test_a_killed_chat_continues_after_its_last_recorded_entry(
     where: str, talk: Open, fanfold: Any, project: Path
 ) -> None:
     script = yaml.safe_load(SCRIPT)
@@ -264,7 +264,7 @@ def test_a_chat_that_is_killed_goes_on_behind_what_was_recorded(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_chat_that_is_told_to_end_is_left_for_somebody_to_go_on(
+def test_a_chat_that_gets_sigterm_stays_resumable(
     number: int, fanfold: Any, background: Any, until: Any, project: Path
 ) -> None:
     script = f"default: {{output: at last, delay_ms: {long_enough_ms(2_500)}}}\n"
@@ -302,7 +302,7 @@ def test_without_a_terminal_nothing_is_delegated_unless_it_is_allowed(shell: Any
     assert (asked.status, asked.json()["agents"]) == (0, [])
 
 
-def test_nothing_to_say_is_refused(shell: Any, project: Path) -> None:
+def test_an_empty_message_is_refused(shell: Any, project: Path) -> None:
     for said in ([], [""], ["  "]):
         refused = shell("chat", *said, "--json")
         assert (refused.status, refused.json()["error"]["code"]) == (2, "usage.missing")
@@ -343,7 +343,7 @@ def test_a_chat_without_a_model_leaves_nothing_behind(shell: Any, project: Path)
     assert shell("runs", "--json").out == before
 
 
-def test_what_can_be_told_to_a_chat_fits_a_terminal_of_80_columns(talk: Open, project: Path) -> None:
+def test_the_commands_of_a_chat_fit_a_terminal_of_80_columns(talk: Open, project: Path) -> None:
     (project / "script.yaml").write_text("default: ok\n")
     screen = talk("--script", "script.yaml")
     screen.until("leaves\n>")

@@ -81,9 +81,7 @@ def test_two_processes_lose_no_update(files, background):
     assert (files / "n.txt").read_text() == "15\n"
 
 
-def test_a_step_waits_for_the_files_of_another_run_without_a_slot_and_is_told_who_has_them(
-    fanfold, files, background, until
-):
+def test_a_step_waits_without_a_slot_for_files_of_another_run_and_names_it(fanfold, files, background, until):
     start(background, "slow")
     holder = wait_for(fanfold, until, "slow", "hold", "running")
     start(background, "quick")
@@ -98,9 +96,7 @@ def test_a_step_waits_for_the_files_of_another_run_without_a_slot_and_is_told_wh
     assert done["steps"]["want"]["attempts"] == 1, "its time counts from when it has the files"
 
 
-def test_nobody_is_blamed_for_what_a_writer_of_another_run_changed_meanwhile(
-    fanfold, files, background, until
-):
+def test_changes_by_a_writer_of_another_run_are_no_violation(fanfold, files, background, until):
     (files / "wait.py").write_text(
         "import pathlib, time\n"
         "pathlib.Path('a.txt').write_text('begun')\n"
@@ -133,7 +129,7 @@ def test_the_files_of_an_owner_that_is_gone_are_free(fanfold, files, background,
     until(lambda seen: seen["status"] == "completed", quick)
 
 
-def test_who_comes_back_waits_for_whoever_came_meanwhile(fanfold, files, background, until):
+def test_a_returning_process_waits_for_the_new_owner(fanfold, files, background, until):
     first = start(background, "slow")
     run = wait_for(fanfold, until, "slow", "hold", "running")
     first.send_signal(signal.SIGKILL)

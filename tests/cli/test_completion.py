@@ -84,7 +84,7 @@ def test_a_project_that_cannot_be_read_offers_nothing(fanfold, project):
 
 
 @pytest.mark.full
-def test_what_answers_is_offered_only_what_waits_for_an_answer(fanfold, project):
+def test_completion_of_answer_offers_only_waiting_steps(fanfold, project):
     (project / "two.yaml").write_text(
         "name: two\nsteps: [{id: a, run: [echo, x]}, {id: ok, approve: Go?, depends_on: a}]\n"
     )

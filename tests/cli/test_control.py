@@ -74,7 +74,7 @@ def alive(pid):
 # In the background
 
 
-def test_a_detached_run_says_its_id_at_once_and_goes_on_by_itself(fanfold, shell, recipes, until):
+def test_a_detached_run_prints_its_id_at_once_and_continues_by_itself(fanfold, shell, recipes, until):
     run = shell("run", "chain.yaml", "--script", "quick.yaml", "--detach").out.strip()
     assert until(lambda seen: seen["status"] == "completed", run)["output"] == "OK from b"
     log = recipes / ".fanfold" / "runs" / run / "detached.log"
@@ -154,7 +154,7 @@ def test_a_run_whose_process_died_is_paused_or_cancelled_here(fanfold, recipes, 
     assert fanfold("verify", run).status == 0
 
 
-def test_what_has_ended_can_be_neither_paused_nor_cancelled(fanfold, recipes):
+def test_a_finished_run_can_be_neither_paused_nor_cancelled(fanfold, recipes):
     assert fanfold("run", "chain.yaml", "--script", "quick.yaml").status == 0
     for asked in ("pause", "cancel"):
         refused = fanfold(asked, "last", "--json")
@@ -194,7 +194,7 @@ def test_cancelling_a_child_run_that_waits_does_not_do_the_rest_of_the_run_in_it
 # Approvals
 
 
-def test_approving_an_ownerless_run_lets_it_go_on_in_the_background(fanfold, recipes, until):
+def test_approving_a_run_without_an_owner_continues_it_in_the_background(fanfold, recipes, until):
     assert fanfold("run", "gated.yaml", "--script", "quick.yaml").status == 3
     (recipes / "better.txt").write_text("a better text")
     answer = fanfold("approve", "last", "ok", "--comment", "nice", "--edit", "better.txt", "--json").json()
@@ -213,7 +213,7 @@ def test_rejecting_fails_the_step_with_the_reason(fanfold, recipes, until):
     assert run["steps"]["ship"]["status"] == "skipped"
 
 
-def test_an_answer_that_comes_second_is_told_which_one_holds(fanfold, recipes, background):
+def test_a_second_answer_gets_an_error_with_the_first_one(fanfold, recipes, background):
     assert fanfold("run", "gated.yaml", "--script", "quick.yaml").status == 3
     racing = {word: background(word, "last", "ok", "--json") for word in ("approve", "reject")}
     said = {word: json.loads(process.communicate(timeout=PATIENCE_S)[0]) for word, process in racing.items()}
@@ -242,9 +242,7 @@ def test_an_answer_that_no_process_could_act_on_says_where_the_reason_is(fanfold
     assert "detached.log" in failed.json()["error"]["hint"]
 
 
-def test_a_list_tells_of_a_live_run_what_it_and_those_below_it_have_spent(
-    fanfold, recipes, background, until
-):
+def test_a_list_shows_the_spending_of_a_live_run_and_its_child_runs(fanfold, recipes, background, until):
     used = "delay_ms: 300, usage: {input_tokens: 100, output_tokens: 10, cost_usd: 0.01}"
     script = f"default: {{output: ok, {used}}}\nsteps: {{b: {{output: late, delay_ms: 3600000}}}}\n"
     (recipes / "hanging.yaml").write_text(script)
@@ -341,7 +339,7 @@ def test_watching_shows_what_happens_elsewhere_and_ends_with_the_run(recipes, ba
     assert process.wait(timeout=PATIENCE_S) == 0
 
 
-def test_watching_ends_when_nobody_drives_the_run(recipes, shell, fanfold):
+def test_watching_ends_when_the_run_has_no_owner(recipes, shell, fanfold):
     assert fanfold("run", "gated.yaml", "--script", "quick.yaml").status == 3
     watched = shell("watch", "last")
     assert watched.status == 3
@@ -362,7 +360,7 @@ def test_a_followed_log_gives_each_event_once(recipes, background, shell, until,
 # What an approver must see
 
 
-def test_whoever_is_asked_sees_the_question_and_what_it_shows_wherever_they_look(fanfold, recipes):
+def test_every_surface_shows_the_question_and_its_context(fanfold, recipes):
     (recipes / "choosing.yaml").write_text(
         "name: choosing\nsteps:\n  - {id: a, agent: explorer, prompt: x}\n"
         '  - {id: ok, approve: "Ship {{steps.a.output}}?", show: "line 1\\n{{steps.a.output}}", '
@@ -429,7 +427,7 @@ def test_runs_and_inspect_say_which_process_drives_a_run(fanfold, hanging):
     assert fanfold("runs", "--json").json()[0]["owner"] == {**owner, "alive": False}
 
 
-def test_what_the_scheduler_knows_is_written_as_json(fanfold, recipes):
+def test_the_state_of_the_scheduler_is_written_as_json(fanfold, recipes):
     assert fanfold("run", "gated.yaml", "--script", "quick.yaml").status == 3
     shown = fanfold("inspect", "last", "--state").out
     assert '  slots: {"used":0,"of":4}\n' in shown

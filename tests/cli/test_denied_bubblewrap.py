@@ -246,7 +246,7 @@ def test_without_any_level_commands_are_refused_and_can_be_accepted(
         ({}, (), "allow user namespaces for /usr/bin/bwrap"),
     ],
 )
-def test_what_allows_bubblewrap_follows_from_the_machine(
+def test_the_hint_that_allows_bubblewrap_depends_on_the_machine(
     tmp_path: Path, settings: dict[str, str], files: tuple[str, ...], expected: str
 ) -> None:
     for name, text in (*settings.items(), *((f"root/{name}", "") for name in files)):

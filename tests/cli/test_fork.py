@@ -53,7 +53,7 @@ def test_a_fork_says_whose_it_is(fanfold, essay):
     assert fanfold("inspect", fork, "--json").json()["forked_from"] == run
 
 
-def test_what_a_fork_will_do_and_cost_is_said_before_it_starts(fanfold, essay):
+def test_effects_and_cost_of_a_fork_are_shown_before_it_starts(fanfold, essay):
     run, _ = essay
     err = fanfold("fork", run, "--from", "write").err
     said, _, _ = err.partition(" started")
@@ -90,7 +90,7 @@ def test_a_fork_of_a_loop_runs_later_iterations_again(fanfold, project, monkeypa
     assert calls == ["heal#1/test", "heal#2/fix", "heal#2/test"]
 
 
-def test_a_failed_run_is_mended_by_a_fork_with_another_input(fanfold, project, monkeypatch):
+def test_a_failed_run_is_fixed_by_a_fork_with_another_input(fanfold, project, monkeypatch):
     (project / "r.yaml").write_text(
         "name: r\ninputs: [{name: n, type: integer, default: 1}]\nsteps:\n"
         "  - {id: a, agent: explorer, prompt: x}\n"
@@ -185,7 +185,7 @@ def headings(fanfold, run, step):
     return [int(line.split()[2]) for line in lines if line.startswith("## Turn ")]
 
 
-def test_a_fork_at_a_turn_goes_on_with_what_was_said_up_to_it(fanfold, looked):
+def test_a_fork_at_a_turn_continues_the_conversation_up_to_it(fanfold, looked):
     forked = fanfold("fork", looked, "--from", "look", "--turn", "1", "--say", "Only in src", "--json")
     assert forked.status == 0
     assert "continues  look after turn 1 of its conversation" in forked.err
@@ -248,7 +248,7 @@ def test_turns_are_numbered_through_all_of_a_conversation_and_forked_at_by_that_
 
 
 @pytest.mark.full
-def test_a_subagent_is_forked_at_any_turn_of_what_was_said_to_it(fanfold, project):
+def test_a_subagent_is_forked_at_any_turn_of_its_conversation(fanfold, project):
     (project / "s.yaml").write_text("default: I am {{step}}\n")
     fanfold("spawn", "explorer", "look", "--name", "scout", "--script", "s.yaml", "--wait")
     fanfold("send", "scout", "more")
@@ -267,7 +267,7 @@ def test_a_subagent_is_forked_at_any_turn_of_what_was_said_to_it(fanfold, projec
         fanfold("close", name)
 
 
-def test_without_words_the_agent_is_told_to_go_on_or_asked_what_the_new_prompt_says(fanfold, project, looked):
+def test_without_input_the_agent_continues_or_gets_the_new_prompt(fanfold, project, looked):
     run = fanfold("fork", looked, "--from", "look", "--turn", "1", "--json").json()["run_id"]
     assert said(fanfold, run, "look")[3] == ("input", "Continue from here.")
     (project / "new.txt").write_text("Look again")

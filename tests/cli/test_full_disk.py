@@ -71,7 +71,9 @@ def _in_a_small_disk(folder: Path, kib: int) -> tuple[list[str], str]:
 
 
 @pytest.mark.parametrize("kib", [520, 800, 1_060, 1_120])
-def test_a_run_on_a_full_disk_ends_in_words_and_goes_on_when_there_is_room(kib: int, tmp_path: Path) -> None:
+def test_a_run_on_a_full_disk_ends_with_an_error_and_continues_when_there_is_space(
+    kib: int, tmp_path: Path
+) -> None:
     came_to, said = _in_a_small_disk(tmp_path, kib)
     assert came_to[:4] == ["run 1", "resume 0", "verify 0", "100000"], said
     assert "error[store.full]: the disk is full" in said

@@ -56,7 +56,7 @@ def finish(process, number):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_the_first_signal_pauses_durably_and_says_how_to_go_on(fanfold, slow, number):
+def test_the_first_signal_pauses_durably_and_prints_how_to_resume(fanfold, slow, number):
     status, out, err = finish(slow(QUICK), number)  # the step may end its turn
     run = fanfold("inspect", "last", "--json").json()
     assert (status, out, run["status"]) == (3, "", "paused")
@@ -92,7 +92,7 @@ def in_a_terminal(project):
     started[0].wait()
 
 
-def test_a_closed_terminal_pauses_durably_however_often_it_is_said(fanfold, in_a_terminal, until):
+def test_a_closed_terminal_pauses_durably_after_any_number_of_signals(fanfold, in_a_terminal, until):
     process, terminal = in_a_terminal()
     until(lambda run: run["steps"]["second"]["status"] == "running")
     os.close(terminal)
@@ -104,7 +104,7 @@ def test_a_closed_terminal_pauses_durably_however_often_it_is_said(fanfold, in_a
     assert fanfold("resume", "last").out == "OK from third\n"
 
 
-def test_what_nohup_started_outlives_its_terminal(fanfold, in_a_terminal, until):
+def test_a_run_under_nohup_outlives_its_terminal(fanfold, in_a_terminal, until):
     process, terminal = in_a_terminal(lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     until(lambda run: run["steps"]["second"]["status"] == "running")
     os.close(terminal)
@@ -129,7 +129,7 @@ def test_the_second_signal_stops_at_once_and_loses_nothing(fanfold, project, bac
     assert fanfold("verify", "last").status == 0
 
 
-def test_a_paused_run_goes_on_without_repeating_what_completed(fanfold, project, slow):
+def test_a_paused_run_continues_without_repeating_completed_steps(fanfold, project, slow):
     finish(slow(QUICK), signal.SIGINT)
     assert (project / "calls").read_text().splitlines() == ["first 1 1", "second 1 1"]
     done = fanfold("resume", "last")

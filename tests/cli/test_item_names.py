@@ -55,7 +55,7 @@ def test_lines_summary_report_explanation_and_patch_name_the_item_of_a_step_insi
     assert "holds     file[1]/read, file[1]/port, file[1]/doubt\n" in item.out
 
 
-def test_a_retry_tells_what_it_does_and_not_what_it_leaves_alone(
+def test_a_retry_lists_repeated_steps_and_not_reused_ones(
     failed: Result, fanfold: Callable[..., Result]
 ) -> None:
     told = fanfold("retry", "last", "--script", "fine.yaml").err
@@ -67,7 +67,7 @@ def test_a_retry_tells_what_it_does_and_not_what_it_leaves_alone(
     ]
 
 
-def test_many_paths_of_one_map_are_told_together(
+def test_many_paths_of_one_map_are_reported_together(
     failed: Result, fanfold: Callable[..., Result], project: Path
 ) -> None:
     many = ",".join(f'"{name}.txt"' for name in "abcdefgh")
@@ -101,7 +101,7 @@ steps:
 """
 
 
-def test_of_what_a_failed_program_said_a_line_is_told_its_last_lines_where_it_counts_and_all_on_demand(
+def test_a_failed_program_shows_one_line_its_last_lines_in_details_and_all_on_request(
     fanfold: Callable[..., Result], project: Path
 ) -> None:
     (project / "program.yaml").write_text(PROGRAM)
@@ -125,7 +125,7 @@ def test_of_what_a_failed_program_said_a_line_is_told_its_last_lines_where_it_co
     assert "\n            line 1 of what it says\n" in whole
 
 
-def test_a_round_is_told_once_as_what_it_came_to(fanfold, project):
+def test_a_round_is_reported_once_with_its_outcome(fanfold, project):
     (project / "loop.yaml").write_text(
         "name: loop\nsteps:\n"
         "  - id: fix\n    repeat: {until: \"steps.test.output == 'good'\", max_iterations: 3}\n"
@@ -186,9 +186,7 @@ def test_a_program_that_reports_on_one_stream_and_grumbles_on_the_other_is_heard
     assert "test_100 failed" not in told
 
 
-def test_a_step_that_took_too_long_is_told_with_the_time_it_had(
-    fanfold: Callable[..., Result], project: Path
-) -> None:
+def test_a_timed_out_step_names_its_time_limit(fanfold: Callable[..., Result], project: Path) -> None:
     (project / "t.yaml").write_text("name: t\nsteps: [{id: t, agent: explorer, prompt: x, timeout: 100ms}]\n")
     (project / "late.yaml").write_text("default: {output: late, delay_ms: 3600000}\n")
     late = fanfold("run", "t.yaml", "--script", "late.yaml")

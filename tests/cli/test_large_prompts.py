@@ -36,7 +36,7 @@ def prompt(fanfold: Fanfold, step: str) -> str:
     return next(str(entry["text"]) for entry in told["entries"] if entry["kind"] == "input")
 
 
-def test_what_a_prompt_takes_from_steps_before_is_stored_once_and_read_whole(
+def test_outputs_inside_prompts_are_stored_once_and_read_whole(
     fanfold: Fanfold, project: Path, said: dict[str, str]
 ) -> None:
     assert fanfold("run", "relay.yaml", "--script", "script.yaml").status == 0

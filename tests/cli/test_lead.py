@@ -38,9 +38,7 @@ def results(shell: Shell) -> list[dict[str, Any]]:
     return [entry for entry in told["entries"] if entry["kind"] == "tool_result"]
 
 
-def test_what_the_lead_changes_is_merged_call_by_call_seen_by_others_and_taken_back(
-    shell: Shell, project: Path
-) -> None:
+def test_changes_of_the_lead_are_merged_per_call_visible_and_undone(shell: Shell, project: Path) -> None:
     (project / "a.txt").write_text("one\n")
     write(
         project,
@@ -81,7 +79,7 @@ def test_without_leave_nothing_is_changed(shell: Shell, project: Path, permissio
 
 
 @pytest.mark.parametrize("path", [".fanfold/config.toml", ".git/config", "../out.txt", ".claude/agents/x.md"])
-def test_what_is_nobody_s_to_change_is_not_the_lead_s_either(shell: Shell, project: Path, path: str) -> None:
+def test_protected_files_are_protected_from_the_lead_too(shell: Shell, project: Path, path: str) -> None:
     (project / ".git").mkdir()
     for one in (
         call("write_file", path=path, content="x"),

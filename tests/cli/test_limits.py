@@ -100,7 +100,7 @@ def test_held_back_names_the_steps_that_wait_for_a_limit(fanfold, many):
 
 
 @pytest.mark.full
-def test_nothing_goes_on_where_workflows_are_switched_off(fanfold, shell, many):
+def test_no_run_continues_while_workflows_are_switched_off(fanfold, shell, many):
     del many
     fanfold("run", "chain.yaml", "--script", "script.yaml", "--budget-tokens", "60")
     for extra in ([], ["--detach"]):
@@ -125,7 +125,7 @@ def test_cancelling_a_child_leaves_a_run_that_waits_for_people_waiting(fanfold, 
 
 
 @pytest.mark.full
-def test_why_a_step_was_held_back_is_told_when_it_has_run(fanfold, project: Path):
+def test_the_reason_of_a_delay_is_still_reported_after_the_step_ran(fanfold, project: Path):
     (project / "two.yaml").write_text(
         "name: two\nsteps:\n"
         "  - {id: a, agent: worker, write_set: [x.txt], prompt: x}\n"

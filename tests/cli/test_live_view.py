@@ -66,7 +66,7 @@ def screen(request: pytest.FixtureRequest, project: Path) -> Iterator[Screen]:
     opened.close()
 
 
-def test_what_runs_and_what_failed_stand_on_the_screen_once_at_any_width(screen: Screen) -> None:
+def test_running_and_failed_steps_are_on_the_screen_once_at_any_width(screen: Screen) -> None:
     running = [f"per_file[{i}]" for i in range(40, 48)]
     rows = screen.until("→ run_command", *running, "per_file[3]", "this file", "per_file[5]", "nor is this")
     assert sum("a-recipe" in row for row in rows) == 1, rows
@@ -88,7 +88,7 @@ def test_a_terminal_that_becomes_narrow_shows_one_whole_frame_again(project: Pat
         screen.close()
 
 
-def test_what_is_inside_stands_further_right_at_any_depth(project: Path) -> None:
+def test_nested_steps_are_indented_at_any_depth(project: Path) -> None:
     (project / "deep.yaml").write_text(
         "name: deep\nsteps:\n  - id: go\n    repeat: {until: 'true'}\n    steps:\n"
         "      - {id: do, for_each: '[1]', steps: [{id: it, agent: explorer, prompt: x}]}\n"

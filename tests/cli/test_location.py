@@ -47,7 +47,7 @@ def test_the_user_s_own_folder_is_no_project(home: Path):
     assert find_project(start, home=home, own_folder=home / "work" / ".fanfold") == start
 
 
-def test_a_link_or_a_folder_of_somebody_else_is_passed_over(home: Path, tmp_path: Path):
+def test_a_link_or_a_folder_of_another_owner_is_skipped(home: Path, tmp_path: Path):
     shop = home / "work" / "shop"
     (tmp_path / "elsewhere").mkdir()
     (shop / ".fanfold").symlink_to(tmp_path / "elsewhere")
@@ -74,7 +74,7 @@ def test_a_command_in_a_sub_folder_says_which_project_it_works_on(fanfold, proje
     assert not (project / "notes" / ".fanfold").exists()
 
 
-def test_what_lies_at_the_top_of_the_project_is_told_as_seen_from_a_sub_folder(fanfold, project, monkeypatch):
+def test_paths_of_the_project_are_shown_relative_to_a_sub_folder(fanfold, project, monkeypatch):
     (project / ".fanfold").mkdir()
     (project / "one.yaml").write_text("name: one\nsteps: [{id: a, agent: explorer, prompt: x}]\n")
     (project / "answers.yaml").write_text("default: fine\n")

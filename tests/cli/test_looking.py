@@ -143,7 +143,7 @@ def test_logs_in_json_are_the_envelopes_themselves(fanfold, toured):
     assert {line["path"] for line in tree} == {"", "kid"}
 
 
-def test_logs_as_text_tell_what_happened(fanfold, toured):
+def test_logs_as_text_describe_each_event(fanfold, toured):
     text = fanfold("logs", toured).out
     for words in ("run created", "each started (2 items)", "bad tries again", "never skipped (condition)"):
         assert words in text
@@ -172,7 +172,7 @@ def test_a_step_is_explained(fanfold, toured, step, status, reason, blocked_by):
     ]
 
 
-def test_retries_and_the_reason_for_the_moment_are_told(fanfold, toured):
+def test_retries_and_the_reason_for_the_start_are_reported(fanfold, toured):
     text = fanfold("explain", toured, "bad").out
     assert "connection reset" in text
     assert "tries again" in text
@@ -357,7 +357,7 @@ def test_one_role_is_shown_whole_and_a_mistyped_one_is_guessed(fanfold):
 
 
 @pytest.mark.full
-def test_what_has_several_lines_never_looks_like_several_rows(fanfold, project):
+def test_a_text_of_several_lines_never_looks_like_several_rows(fanfold, project):
     (project / "r.yaml").write_text(
         "name: r\nsteps:\n  - {id: a, agent: explorer, prompt: x}\n"
         '  - {id: c, run: [echo, "three\\nfour"]}\n  - {id: ok, approve: "five\\nsix", depends_on: [c]}\n'

@@ -192,7 +192,7 @@ def test_common_options_may_stand_before_the_command(fanfold, project):
     )
 
 
-def test_what_is_not_there_exits_with_six(fanfold):
+def test_a_missing_run_exits_with_six(fanfold):
     status, _, err = fanfold("show", "reserch-and-brief")
     assert status == 6
     assert 'did you mean "research-and-brief"?' in err
@@ -290,7 +290,7 @@ def test_the_reference_page_has_every_command_and_option():
 @pytest.mark.parametrize(
     "arguments", ["--help", "list", "list --help", "check r.yaml", "run r.yaml --script s.yaml", "runs"]
 )
-def test_a_stream_that_is_closed_is_nobody_reading_and_no_failure(project, arguments, closed):
+def test_a_closed_stream_has_no_reader_and_is_no_failure(project, arguments, closed):
     (project / "r.yaml").write_text("name: r\nsteps: [{id: a, agent: explorer, prompt: x}]\n")
     (project / "s.yaml").write_text("default: ok\n")
     command = f'"{sys.executable}" -m fanfold.cli.main {arguments} {closed}'
@@ -299,6 +299,6 @@ def test_a_stream_that_is_closed_is_nobody_reading_and_no_failure(project, argum
 
 
 @pytest.mark.full
-def test_an_error_that_nobody_can_read_keeps_its_exit_status(project):
+def test_an_error_without_a_reader_keeps_its_exit_status(project):
     command = f'"{sys.executable}" -m fanfold.cli.main check nosuch.yaml >&- 2>&-'
     assert subprocess.run(["bash", "-c", command], check=False, timeout=PATIENCE_S).returncode == 6

@@ -182,7 +182,7 @@ def test_options_of_install_are_not_for_serving(fanfold, project):
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"a": 1}', '{\n  "b": {"c": 1}\n}\n', '{"x": {"f": 2}}'])
-def test_what_is_set_is_read_and_what_is_removed_is_gone(text):
+def test_a_set_value_is_read_and_a_removed_one_is_gone(text):
     once = set_entry(text, ("x", "f"), {"k": [1, "two"]})
     assert json.loads(once) == {**json.loads(text or "{}"), "x": {"f": {"k": [1, "two"]}}}
     assert "f" not in json.loads(remove_entry(once, ("x", "f"))).get("x", {})
@@ -192,7 +192,7 @@ def test_what_is_set_is_read_and_what_is_removed_is_gone(text):
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=NAMES)
-def test_an_agent_does_the_work_of_what_it_starts_unless_somebody_else_is_named(fanfold, client):
+def test_an_agent_s_back_end_serves_workflows_it_starts_unless_another_is_named(fanfold, client):
     install(fanfold, client.name, "--scope", "user")
     made = entry(client, client.user_file(os.environ))
     words = made["command"] if isinstance(made["command"], list) else made["args"]
@@ -235,7 +235,7 @@ def test_a_client_waits_an_hour_for_a_call_where_its_configuration_says_how_long
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=NAMES)
-def test_what_a_user_added_to_the_entry_stays_when_it_is_installed_again(fanfold, client):
+def test_user_additions_to_the_entry_survive_a_second_install(fanfold, client):
     install(fanfold, client.name, "--scope", "user")
     file = client.user_file(os.environ)
     added = {**entry(client, file), "env": {"MINE": "1"}}

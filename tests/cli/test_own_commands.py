@@ -108,7 +108,7 @@ LAYOUTS = [
 
 @pytest.mark.full
 @pytest.mark.parametrize("names", LAYOUTS, ids=" ".join)
-def test_what_is_found_for_unittest_runs_the_tests_wherever_they_are(tmp_path: Path, names: list[str]):
+def test_the_detected_unittest_command_finds_tests_in_any_folder(tmp_path: Path, names: list[str]):
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("" if name.endswith("__init__.py") else UNIT)
@@ -157,7 +157,7 @@ def test_a_gate_for_which_nothing_is_found_is_refused(fanfold, project: Path):
     assert fanfold("runs", "--json").json() == []
 
 
-def test_what_is_found_is_shown_and_asked_for(fanfold, project: Path):
+def test_the_detected_command_is_shown_and_needs_permission(fanfold, project: Path):
     (project / "gated.yaml").write_text(RECIPE)
     (project / "tests").mkdir()
     (project / "tests" / "of_owls_test.py").write_text(UNIT)

@@ -38,7 +38,7 @@ def busy(project, background, until):
     return process, until(asks)["run_id"]
 
 
-def test_what_a_run_of_another_process_asks_is_answered(project, busy, until):
+def test_questions_of_another_process_s_run_are_answered(project, busy, until):
     process, run = busy
     with package.open_sync(project) as ff:
         done = ff.approve(run, comment="gladly")
@@ -70,7 +70,7 @@ def test_a_run_of_another_process_is_rejected_and_cancelled(project, busy, until
     assert process.wait(timeout=PATIENCE_S) == 7
 
 
-def test_a_run_that_nobody_drives_goes_on_in_the_background(project, until):
+def test_a_run_without_an_owner_continues_in_the_background(project, until):
     (project / "r.yaml").write_text(
         "name: r\nsteps:\n  - {id: ok, approve: Go?}\n"
         "  - {id: a, agent: explorer, prompt: '{{steps.ok.output}}'}\n"

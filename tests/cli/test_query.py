@@ -55,7 +55,7 @@ def test_filters_narrow_what_is_searched(fanfold: Callable[..., Result], project
 
 
 @pytest.mark.full
-def test_what_subagents_said_is_found(fanfold: Callable[..., Result], project: Path):
+def test_outputs_of_subagents_are_found(fanfold: Callable[..., Result], project: Path):
     (project / "s.yaml").write_text("default: the heron stands on one leg")
     assert fanfold("spawn", "explorer", "Look", "--name", "bird", "--script", "s.yaml").status == 0
     assert fanfold("wait", "bird").status == 0
@@ -107,7 +107,7 @@ default: nothing
 """
 
 
-def test_phases_and_sub_workflows_do_not_repeat_what_their_steps_said(fanfold, project):
+def test_phases_and_sub_workflows_do_not_repeat_the_outputs_of_their_steps(fanfold, project):
     (project / "phased.yaml").write_text(PHASED)
     (project / "inner.yaml").write_text(INNER)
     (project / "answers.yaml").write_text(FOUND)
@@ -125,7 +125,7 @@ def test_phases_and_sub_workflows_do_not_repeat_what_their_steps_said(fanfold, p
 MAPPED = "name: mapped\nsteps: [{id: each, for_each: '[1, 2]', agent: explorer, prompt: 'Look {{item}}'}]\n"
 
 
-def test_a_map_does_not_repeat_what_its_items_said(fanfold, project):
+def test_a_map_does_not_repeat_the_outputs_of_its_items(fanfold, project):
     (project / "mapped.yaml").write_text(MAPPED)
     (project / "answers.yaml").write_text("steps: {'each[0]': a heron stands, 'each[1]': an owl sleeps}\n")
     assert fanfold("run", "mapped.yaml", "--script", "answers.yaml").status == 0

@@ -25,7 +25,7 @@ def recipes(project):
 
 
 @pytest.mark.parametrize("who", CALLS)
-def test_what_only_reads_calls_nothing_that_writes(recipes, fanfold, who):
+def test_read_only_operations_call_no_writing_code(recipes, fanfold, who):
     (recipes / "r.yaml").write_text(f"name: r\n{CALLS[who]}")
     assert "writes" not in fanfold("run", "r.yaml", "--script", "s.yaml", "--dry-run").out
     done = fanfold("run", "r.yaml", "--script", "s.yaml", "--json")  # and nobody has to permit a thing
@@ -49,7 +49,7 @@ def test_one_file_is_called_to_read_and_to_write(recipes, fanfold):
     assert (recipes / "f.txt").read_text() == "x"
 
 
-def test_what_is_called_to_read_and_to_write_is_asked_for_once(recipes, fanfold):
+def test_a_call_that_reads_and_writes_needs_one_permission(recipes, fanfold):
     (recipes / "inner.yaml").write_text(INNER + "  - {id: try, run: [make]}\n")
     (recipes / "r.yaml").write_text(
         "name: r\nsteps:\n  - {id: reads, workflow: ./inner.yaml, posture: read_only}\n"
@@ -67,7 +67,7 @@ def test_what_is_called_to_read_and_to_write_is_asked_for_once(recipes, fanfold)
         ("deliver: {branch: b, message: m}", "inner.yaml:3: a deliver step changes a repository"),
     ],
 )
-def test_what_can_only_write_is_refused_where_it_is_called_to_read(recipes, fanfold, inside, why):
+def test_a_write_only_call_is_refused_for_reading(recipes, fanfold, inside, why):
     (recipes / "inner.yaml").write_text(f"name: inner\nsteps:\n  - {{id: do, {inside}}}\n")
     (recipes / "r.yaml").write_text(
         "name: r\nsteps:\n  - {id: k, workflow: ./outer.yaml, posture: read_only}\n"

@@ -62,7 +62,7 @@ def test_the_summary_of_a_failure_names_a_retry_that_runs_what_failed_and_was_sk
     assert fanfold("verify", document["run_id"]).status == 0
 
 
-def test_what_it_will_do_is_said_first_and_a_dry_run_does_nothing_else(fanfold, failed, asked):
+def test_the_plan_is_shown_first_and_a_dry_run_does_nothing_else(fanfold, failed, asked):
     said = fanfold("retry", "last", "--dry-run")
     assert said.status == 0
     assert "reuses     gather, aside" in said.err
@@ -81,7 +81,7 @@ def test_the_same_script_fails_again_and_the_new_run_can_be_retried(fanfold, fai
     assert asked() == ["angles", "write"]
 
 
-def test_a_changed_recipe_holds_and_what_changed_is_told(fanfold, failed, project, asked):
+def test_a_changed_recipe_applies_and_the_changes_are_listed(fanfold, failed, project, asked):
     changed = RECIPE.replace("Something else", "Another thing").replace(
         "name: topic,", "name: topic, type: string,"
     )
@@ -96,7 +96,7 @@ def test_a_changed_recipe_holds_and_what_changed_is_told(fanfold, failed, projec
     assert "reuses     gather\n" in result.err
 
 
-def test_what_only_says_how_leaves_finished_steps_alone(fanfold, project, asked):
+def test_changes_of_execution_settings_keep_finished_steps(fanfold, project, asked):
     recipe = "name: m\nsteps:\n  - {id: per, agent: explorer, for_each: '[1, 2, 3]', prompt: 'do {{item}}'}\n"
     (project / "m.yaml").write_text(recipe)
     (project / "s.yaml").write_text("{default: ok, steps: {'per[1]': {fail: {class: agent}}}}")
@@ -178,7 +178,7 @@ def test_a_failure_in_a_child_run_is_retried_there(fanfold, project, asked):
     assert asked() == ["below/b", "last"]
 
 
-def test_a_cancelled_run_goes_on_where_it_was(fanfold, project, asked):
+def test_a_cancelled_run_continues_where_it_stopped(fanfold, project, asked):
     (project / "r.yaml").write_text(
         "name: r\nsteps:\n  - {id: a, agent: explorer, prompt: x}\n"
         "  - {id: ok, approve: Go?, depends_on: [a]}\n"

@@ -40,7 +40,7 @@ def test_warnings_concern_the_roles_that_a_recipe_uses_and_others_are_counted(fa
     assert "note: 1 other role file has warnings" in fanfold("check", "good.yaml").err
 
 
-def test_a_role_file_in_a_folder_of_another_kind_is_told(fanfold, project):
+def test_a_role_file_in_the_wrong_folder_is_reported(fanfold, project):
     (project / ".fanfold/agents/deep").mkdir(parents=True)
     (project / ".claude/agents").mkdir(parents=True)
     role = "---\nname: mine\ndescription: d\n---\nDo it.\n"
@@ -63,7 +63,7 @@ def test_a_role_file_in_a_folder_of_another_kind_is_told(fanfold, project):
     assert fanfold("check", "good.yaml").status == 0
 
 
-def test_what_a_role_lacks_is_told_once_when_it_is_used(fanfold, project):
+def test_missing_parts_of_a_role_are_reported_once_when_it_is_used(fanfold, project):
     (project / ".claude/agents").mkdir(parents=True)
     keys = "tools: Read, WebSearch, WebFetch\nmemory: project\nskills: {a: b}\nmcpServers: [nowhere]"
     (project / ".claude/agents/needy.md").write_text(f"---\nname: needy\ndescription: d\n{keys}\n---\n")

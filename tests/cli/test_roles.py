@@ -34,7 +34,7 @@ def test_everything_that_a_role_sets_is_shown(fanfold, project):
     assert "not-to-be-shown" not in shown.out + shown.err + json.dumps(document)
 
 
-def test_what_a_role_does_not_set_is_left_out(fanfold):
+def test_keys_that_a_role_does_not_set_are_omitted(fanfold):
     shown = fanfold("agents", "worker").out
     assert not any(key in shown for key in ("max_turns", "network", "mcp_servers", "fallback_models"))
 

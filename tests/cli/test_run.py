@@ -51,7 +51,7 @@ def test_a_dry_run_writes_nothing(fanfold, project, recipe):
     assert not (project.parent / "home").exists()
 
 
-def test_a_dry_run_tells_a_person_what_would_happen(fanfold, recipe):
+def test_a_dry_run_shows_what_would_happen(fanfold, recipe):
     out = fanfold("run", recipe, "-i", "topic=x", "-i", 'files=["a.py", "b.py"]', "--dry-run").out
     for words in (
         "typed@1",

@@ -135,7 +135,7 @@ steps:
         (["--permission", "auto"], True),
     ],
 )
-def test_what_a_recipe_declares_needs_permission(fanfold, project, flags, allowed):
+def test_effects_that_a_recipe_declares_need_permission(fanfold, project, flags, allowed):
     result = fanfold(*write(project, WRITER), *flags, "--json")
     if allowed:
         assert (result.status, result.json()["output"]) == (0, "fine")
@@ -205,7 +205,7 @@ def test_missing_inputs_do_not_run_but_are_predicted(fanfold, project):
 # Limits, and going on
 
 
-def test_a_budget_that_is_used_up_pauses_and_raising_it_goes_on(fanfold, brief):
+def test_a_used_up_budget_pauses_and_raising_it_resumes(fanfold, brief):
     stopped = fanfold(*brief, "--budget-tokens", "150", "--json")
     assert (stopped.status, stopped.json()["status"]) == (5, "paused")
     assert stopped.json()["steps"]["gather"]["status"] == "completed"
@@ -227,7 +227,7 @@ def test_limits_that_raise_nothing_are_refused(fanfold, project):
     assert fanfold("resume", "last", "--max-agents", "3").status == 0
 
 
-def test_a_run_held_by_its_number_of_steps_says_so_and_goes_on_when_it_is_raised(fanfold, project):
+def test_a_run_at_its_limit_of_steps_reports_it_and_continues_when_raised(fanfold, project):
     step = "{id: a, agent: explorer, for_each: '[1, 2, 3]', prompt: x}"
     recipe = f"name: r\nlimits: {{max_steps: 2}}\nsteps: [{step}]\n"
     held = fanfold(*write(project, recipe))

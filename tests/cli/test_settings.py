@@ -71,7 +71,7 @@ def test_the_password_of_an_address_is_not_shown(fanfold, monkeypatch):
     assert "https://host.example:99/v1" in shown.values()
 
 
-def test_what_lifts_the_limit_of_a_run_lifts_that_of_its_steps(project, fanfold, tmp_path, monkeypatch):
+def test_a_raised_limit_of_a_run_raises_that_of_its_steps(project, fanfold, tmp_path, monkeypatch):
     (project / "fan.yaml").write_text(FAN)
     refused = fanfold("check", "fan.yaml")
     assert refused.status == 2
@@ -108,7 +108,7 @@ def test_doctor_warns_of_a_folder_of_one_s_own_that_agents_may_write(fanfold, pr
     assert told() == []
 
 
-def test_a_tool_that_nobody_has_is_refused(project, fanfold):
+def test_an_unknown_tool_is_refused(project, fanfold):
     (project / "a.yaml").write_text(
         "name: a\nsteps:\n  - {id: a, agent: explorer, prompt: x, tools: [raed_file]}\n"
         "  - {id: b, agent: worker, prompt: x, tools: [Read, mcp__notes__find]}\n"

@@ -26,7 +26,7 @@ def halted(fanfold, project):
     return fanfold("inspect", "last", "--json").json()["run_id"]
 
 
-def test_nothing_runs_in_a_run_that_is_paused_and_its_time_stands(fanfold, project, halted, monkeypatch):
+def test_a_paused_run_runs_no_step_and_uses_no_time(fanfold, project, halted, monkeypatch):
     now = fanfold("inspect", halted).out
     assert "no process" not in now, "a paused run needs none"
     assert "running" not in now

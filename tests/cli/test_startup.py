@@ -58,7 +58,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "replay last",
     ],
 )
-def test_who_looks_at_a_run_loads_no_event_loop_and_nothing_that_drives(ran: Path, words: str):
+def test_inspecting_a_run_loads_no_event_loop_and_no_driver(ran: Path, words: str):
     assert not loaded(ran, *words.split()) & HEAVY
 
 

@@ -178,9 +178,7 @@ steps:
 """
 
 
-def test_what_was_merged_before_the_clock_was_set_back_is_taken_back_after_what_was_merged_since(
-    fanfold, shell, until, project, clock
-):
+def test_undo_follows_the_order_of_merges_when_the_clock_was_set_back(fanfold, shell, until, project, clock):
     write(project, TWICE, WRITERS)
     (project / "notes.txt").write_text("mine\n")
     assert fanfold("run", "r.yaml", "--script", "s.yaml", "--yes").status == 3

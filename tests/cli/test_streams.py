@@ -28,7 +28,7 @@ def run_two(project):
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])
-def test_a_run_whose_progress_nobody_can_keep_goes_on_to_its_end(fanfold, run_two, flags):
+def test_a_run_whose_progress_cannot_be_written_finishes(fanfold, run_two, flags):
     with open("/dev/full", "w") as full:
         done = run_two(*flags, stdout=subprocess.PIPE, stderr=full)
     assert done.returncode == 0
@@ -37,7 +37,7 @@ def test_a_run_whose_progress_nobody_can_keep_goes_on_to_its_end(fanfold, run_tw
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])
-def test_a_result_that_cannot_be_written_is_said_and_the_run_is_whole(fanfold, run_two, flags):
+def test_an_unwritable_result_is_an_error_and_the_run_is_complete(fanfold, run_two, flags):
     with open("/dev/full", "w") as full:
         done = run_two(*flags, stdout=full, stderr=subprocess.PIPE)
         silent = run_two(*flags, stdout=full, stderr=full)
@@ -59,7 +59,7 @@ def fill(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])
-def test_a_run_whose_progress_nobody_reads_goes_on_to_its_end(fanfold, run_two, flags):
+def test_a_run_whose_progress_has_no_reader_finishes(fanfold, run_two, flags):
     read, write = os.pipe()
     fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4_096)
     held = fill(write)
@@ -72,7 +72,7 @@ def test_a_run_whose_progress_nobody_reads_goes_on_to_its_end(fanfold, run_two, 
         assert pipe.read() == held
 
 
-def test_a_run_whose_terminal_is_stopped_goes_on_to_its_end(fanfold, run_two):
+def test_a_run_whose_terminal_is_stopped_finishes(fanfold, run_two):
     here, there = pty.openpty()
     termios.tcflow(there, termios.TCOOFF)  # what Ctrl-S does
     done = run_two(stdout=subprocess.PIPE, stderr=there, env={**os.environ, "TERM": "xterm"})
@@ -93,7 +93,7 @@ def wait(file: str) -> str:
 """
 
 
-def test_a_reader_that_comes_late_is_told_what_it_missed_and_the_newest(
+def test_a_late_reader_gets_the_number_of_omitted_lines_and_the_newest_lines(
     project, background, until, tmp_path_factory
 ):
     (project / "many.yaml").write_text(

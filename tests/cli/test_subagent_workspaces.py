@@ -174,7 +174,7 @@ def test_the_whole_story_is_in_the_logs(agents, project):
     assert "added b.txt" in agents.run("wait", child["id"]).out
 
 
-def test_what_lies_outside_of_the_write_set_fails_the_turn_and_nothing_is_merged(agents, project):
+def test_changes_outside_the_write_set_fail_the_turn_and_are_not_merged(agents, project):
     stray = command("sh", "-c", "mkdir docs; echo x > docs/x.md; echo y > stray.txt")
     tidy = command("rm", "stray.txt")
     answers = [{"output": "done", "tool_calls": [stray]}, {"output": "better", "tool_calls": [tidy]}]
@@ -329,7 +329,7 @@ def paths(rows):
     return [row["path"] for row in rows]
 
 
-def test_one_that_strays_fails_and_the_list_is_told(agents, project):
+def test_a_write_outside_the_set_fails_with_the_list_of_paths(agents, project):
     child = agents.spawn({"output": "done", "tool_calls": [STRAY]}, "--shared", "--write-set", "src/**")
     done = agents.wait(child)
     assert (done["status"], done["error"]["code"]) == ("failed", "workspace.violation")
@@ -341,7 +341,7 @@ def test_one_that_strays_fails_and_the_list_is_told(agents, project):
 
 
 @pytest.mark.parametrize("flags", [(), ("--write-set", "src/**")])
-def test_role_files_are_nobody_s_to_write(agents, flags):
+def test_no_step_may_write_role_files(agents, flags):
     plant = command("sh", "-c", "mkdir -p .claude/agents; echo x > .claude/agents/a.md")
     child = agents.spawn({"output": "done", "tool_calls": [plant]}, "--shared", *flags)
     done = agents.wait(child)
@@ -349,7 +349,7 @@ def test_role_files_are_nobody_s_to_write(agents, flags):
     assert any(path.startswith(".claude") for path in paths(done["violations"]))
 
 
-def test_one_that_stays_inside_completes_and_the_next_turn_is_watched_anew(agents):
+def test_a_turn_inside_the_write_set_completes_and_the_next_is_checked_again(agents):
     inside = command("sh", "-c", "mkdir -p src; echo y > src/y.txt")
     turns = [{"output": "one", "tool_calls": [inside]}, {"output": "two", "tool_calls": [STRAY]}]
     child = agents.spawn(turns, "--shared", "--write-set", "src/**")
@@ -385,7 +385,7 @@ def test_input_for_a_running_writer_finds_what_its_turn_before_merged(agents, pr
     assert agents.status() == []
 
 
-def test_a_writer_whose_host_was_killed_goes_on_in_its_own_workspace(agents, project, monkeypatch):
+def test_a_writer_whose_host_was_killed_continues_in_its_own_workspace(agents, project, monkeypatch):
     calls = project.parent / "calls"
     monkeypatch.setenv("FANFOLD_SCRIPT_CALLS", str(calls))
     last = write("c.txt", "c\n")
@@ -428,7 +428,7 @@ def test_cancelling_keeps_the_work_and_closing_throws_it_away(agents):
     assert agents.status() == []
 
 
-def test_a_command_that_nobody_can_allow_is_denied_whoever_talks_to_the_child_later(agents, project):
+def test_a_command_without_a_user_to_allow_it_is_denied_also_after_later_input(agents, project):
     answer = {"output": "done", "tool_calls": [write("b.txt", "b\n"), command("touch", "c.txt")]}
     script = Path(agents.script("asked", answer, dict(answer))).read_text()
     opened = wire(project)
@@ -451,7 +451,7 @@ def test_a_command_that_nobody_can_allow_is_denied_whoever_talks_to_the_child_la
     assert agents.status() == []
 
 
-def test_one_that_ran_out_of_time_goes_on_where_it_was(agents, project):
+def test_a_timed_out_conversation_continues_where_it_stopped(agents, project):
     first = {"output": "one", "tool_calls": [write("b.txt", "b\n"), GATE]}
     child = agents.spawn([first, {"output": "two"}], "--timeout", "1", "--wait")
     assert (child["status"], child["error"]["class"]) == ("timed_out", "timeout")
@@ -482,7 +482,7 @@ def test_permission_can_be_given_without_a_question(agents):
         (["explorer", "x", "--merge", "sometimes"], 2, "usage.bad_value"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_starts(agents, project, arguments, status, code):
+def test_an_unfit_value_is_refused_before_the_run(agents, project, arguments, status, code):
     refused = agents.run("spawn", *arguments, "--json")
     assert (refused.status, refused.json()["error"]["code"]) == (status, code)
     assert not (project / ".fanfold" / "subagents").exists()

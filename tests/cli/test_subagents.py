@@ -39,14 +39,14 @@ def test_a_subagent_is_spawned_at_once_and_waited_for(agents):
     assert "I am explorer-1" in agents("ps", "--all").out
 
 
-def test_spawning_and_waiting_in_one_command_prints_what_was_said(agents):
+def test_spawning_and_waiting_in_one_command_prints_the_output(agents):
     assert agents("spawn", "explorer", "x", "--script", "quick.yaml", "--wait").out == "I am explorer-1\n"
     failed = agents("spawn", "explorer", "x", "--script", "bad.yaml", "--wait")
     assert failed.status == 1
     assert "it broke" in failed.out
 
 
-def test_waiting_never_ends_anybody(agents):
+def test_waiting_never_ends_a_child(agents):
     spawn(agents, "slow")
     looked = agents("wait", "explorer-1", "--timeout", "0", "--json")
     assert (looked.status, looked.json()[0]["status"] in ("queued", "running")) == (3, True)
@@ -54,7 +54,7 @@ def test_waiting_never_ends_anybody(agents):
     assert agents("ps", "--json").json()[0]["id"] == "explorer-1"
 
 
-def test_closing_cancels_what_runs_and_closes_what_is_over(agents):
+def test_closing_cancels_running_children_and_closes_finished_ones(agents):
     spawn(agents, "slow")
     assert agents("close", "explorer-1", "--json").json()["status"] == "cancelled"
     assert agents("close", "explorer-1", "--json").json()["status"] == "closed"
@@ -62,7 +62,7 @@ def test_closing_cancels_what_runs_and_closes_what_is_over(agents):
     assert (refused.status, refused.json()["error"]["code"]) == (1, "subagent.closed")
 
 
-def test_input_restarts_a_subagent_that_is_over(agents):
+def test_input_restarts_a_finished_subagent(agents):
     spawn(agents, "quick")
     assert agents("wait", "explorer-1").status == 0
     assert agents("send", "explorer-1", "and now?").status == 0
@@ -102,7 +102,7 @@ def test_a_subagent_whose_host_was_killed_is_detached_and_is_not_spoken_to(agent
         (["close", "nobody"], 6, "subagent.not_found"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(agents, arguments, status, code):
+def test_an_impossible_question_is_refused(agents, arguments, status, code):
     spawn(agents, "quick")
     refused = agents(*arguments, "--json")
     assert (refused.status, refused.json()["error"]["code"]) == (status, code)
@@ -123,7 +123,7 @@ def test_a_subagent_is_looked_at_like_any_step(agents):
     assert [hit["path"] for hit in agents("query", "hand", "scout", "--json").json()["hits"]]
 
 
-def test_gc_forgets_subagents_when_everybody_is_over_and_nothing_waits(agents, project):
+def test_gc_deletes_subagents_when_all_finished_and_nothing_waits(agents, project):
     spawn(agents, "quick", "--name", "done")
     agents("wait")
     spawn(agents, "slow", "--name", "busy")
@@ -141,13 +141,13 @@ def test_gc_forgets_subagents_when_everybody_is_over_and_nothing_waits(agents, p
     assert agents("verify", "--all").status == 0, "the next one has its name again, and nothing else of it"
 
 
-def test_where_nothing_ran_there_are_no_subagents(fanfold, project):
+def test_a_project_without_runs_has_no_subagents(fanfold, project):
     assert fanfold("ps", "--json").json() == []
     assert fanfold("wait", "--json").json() == []
     assert not (project / ".fanfold").exists()
 
 
-def test_with_workflows_off_subagents_are_still_spawned_and_told_more(agents, monkeypatch):
+def test_with_workflows_off_subagents_are_still_spawned_and_sent_input(agents, monkeypatch):
     monkeypatch.setenv("FANFOLD_WORKFLOWS", "off")
     assert spawn(agents, "quick", "--wait")["id"] == "explorer-1"
     assert agents("send", "explorer-1", "And now?").status == 0

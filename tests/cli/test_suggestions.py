@@ -75,7 +75,7 @@ def test_a_proposal_can_be_declared_and_the_recipe_then_needs_none(fanfold, proj
     assert "each" not in {one["step"] for one in checked["suggestions"]}
 
 
-def test_explain_tells_what_a_step_read_and_changed(fanfold, ran):
+def test_explain_names_what_a_step_read_and_changed(fanfold, ran):
     told = fanfold("explain", ran["run_id"], "fix", "--json").json()
     assert told["used"]["writes"] == ["pages/[id].tsx", "src/a.py"]
     assert told["suggested"][0]["proposed"] == ["pages/[[]id].tsx", "src/a.py"]
@@ -84,7 +84,7 @@ def test_explain_tells_what_a_step_read_and_changed(fanfold, ran):
     assert 'suggest read_set: ["README.md","src/*.py"]' in text
 
 
-def test_where_nothing_ran_nothing_is_proposed(fanfold, project):
+def test_a_project_without_runs_proposes_no_sets(fanfold, project):
     (project / "mend.yaml").write_text(RECIPE)
     assert fanfold("check", "mend.yaml", "--suggest", "--json").json()["suggestions"] == []
     assert "suggestions" not in fanfold("check", "mend.yaml", "--json").json()

@@ -31,7 +31,7 @@ def let_run_out(project, run):
 
 
 @pytest.mark.skipif(not HAS_BUBBLEWRAP, reason="needs bubblewrap: apt-get install bubblewrap")
-def test_it_takes_nothing_away_from_who_goes_on_and_no_work_is_lost(fanfold, project, background, until):
+def test_it_leaves_running_processes_alone_and_loses_no_work(fanfold, project, background, until):
     (project / "slow.yaml").write_text(RECIPE)
     (project / "node_modules").mkdir()
     stopped = background("run", "slow.yaml", "--yes")

@@ -220,7 +220,7 @@ def test_a_command_that_an_agent_chooses_is_asked_for_each_time(project, answer,
     assert ("permission_denied" in shown) == (not made)
 
 
-def test_what_an_agent_says_cannot_drive_the_terminal(project):
+def test_text_of_an_agent_cannot_control_the_terminal(project):
     """Its answer, its failure and what it asks reach the screen as signs; a pipe gets the answer as it is."""
     evil = "\x1b]0;owned\x07\x1b[2J\u202eabc\x9b31m"
     (project / "r.yaml").write_text("name: r\nsteps: [{id: a, agent: explorer, prompt: x}]\n")

@@ -70,7 +70,7 @@ def test_a_transcript_has_the_system_prompt_the_turns_the_calls_and_what_was_pai
     assert (said["turn"], said["usage"]["output_tokens"]) == (2, 34)
 
 
-def test_as_text_nothing_that_was_said_can_be_taken_for_ours_or_drives_a_terminal(fanfold, ran):
+def test_texts_of_agents_can_neither_imitate_headings_nor_control_a_terminal(fanfold, ran):
     text = fanfold("transcript", ran, "look").out
     assert "# look: completed\n" in text
     assert "> Find out about owls.\n" in text
@@ -106,7 +106,7 @@ def test_agents_of_child_runs_and_of_maps_have_transcripts(fanfold, ran):
         ("s0000000", 6, "step.not_found", ""),
     ],
 )
-def test_what_has_no_transcript_says_what_has(fanfold, ran, name, status, code, hint):
+def test_a_step_without_a_transcript_names_steps_that_have_one(fanfold, ran, name, status, code, hint):
     refused = fanfold("transcript", ran, name, "--json")
     assert (refused.status, refused.json()["error"]["code"]) == (status, code)
     assert hint in refused.json()["error"]["hint"]
@@ -131,7 +131,7 @@ def test_a_step_whose_result_was_kept_says_where_it_came_from(fanfold, ran):
     assert f"taken from run {ran}" in fanfold("transcript", fork, "look").out
 
 
-def test_a_running_agent_is_followed_until_its_step_is_over(fanfold, project, background, until):
+def test_a_running_agent_is_followed_until_its_step_finishes(fanfold, project, background, until):
     (project / "r.yaml").write_text("name: r\nsteps: [{id: a, agent: explorer, prompt: Go}]\n")
     script = f"steps: {{a: {{output: done, delay_ms: {long_enough_ms(5_000)}}}}}\n"
     (project / "s.yaml").write_text(script)
@@ -160,7 +160,7 @@ def test_a_subagent_is_shown_with_all_its_turns(fanfold, project):
     fanfold("close", "scout")
 
 
-def test_a_model_s_transcript_tells_who_answered_for_how_much_and_no_secret(tmp_path: Path) -> None:
+def test_a_transcript_names_model_and_cost_of_each_answer_and_no_secret(tmp_path: Path) -> None:
 
     from fanfold.api.run_options import Options
     from tests.runtime.running import HERE, client
@@ -196,7 +196,7 @@ def test_a_model_s_transcript_tells_who_answered_for_how_much_and_no_secret(tmp_
     assert key not in str(told)
 
 
-def test_what_a_file_is_given_is_told_once(fanfold, project):
+def test_instructions_for_a_file_are_sent_once(fanfold, project):
     (project / "w.yaml").write_text(
         "name: w\nsteps: [{id: w, agent: worker, prompt: x, write_set: [a.txt]}]\n"
     )

@@ -98,7 +98,7 @@ def test_the_latest_step_alone_is_taken_back_and_an_earlier_one_names_who_is_in_
     assert content(project / "src") == before
 
 
-def test_what_somebody_changed_since_is_left_alone_with_all_the_rest(fanfold, project, before, merged):
+def test_a_later_edit_keeps_the_whole_merge_from_being_undone(fanfold, project, before, merged):
     (project / "src/b.txt").write_text("edited by hand\n")
     now = content(project / "src")
     for arguments in (["--dry-run"], [], ["second"]):
@@ -114,7 +114,7 @@ def test_what_somebody_changed_since_is_left_alone_with_all_the_rest(fanfold, pr
     assert (project / "src/a.txt/mine").read_text() == "mine"
 
 
-def test_what_nobody_changed_can_be_taken_back_step_by_step(fanfold, project, before, merged):
+def test_unchanged_merges_can_be_undone_step_by_step(fanfold, project, before, merged):
     (project / "src/new/n.txt").write_text("mine\n")  # of the first step
     refused = fanfold("undo", merged)
     assert refused.status == 1
@@ -126,13 +126,13 @@ def test_what_nobody_changed_can_be_taken_back_step_by_step(fanfold, project, be
     assert "step by step" not in again.err, "only what is concerned is left"
 
 
-def test_a_file_that_is_as_before_already_is_in_nobodys_way(fanfold, project, before, merged):
+def test_a_file_that_already_has_its_earlier_content_causes_no_conflict(fanfold, project, before, merged):
     (project / "src/b.txt").unlink()
     assert fanfold("undo", merged).status == 0
     assert content(project / "src") == before
 
 
-def test_what_a_later_run_changed_is_taken_back_first(fanfold, project, before, merged):
+def test_changes_of_a_later_run_are_undone_first(fanfold, project, before, merged):
     (project / "script.yaml").write_text(
         SCRIPT.replace("second\\n", "third\\n").replace(", deletes: [src/old.txt]", "")
     )
@@ -177,7 +177,7 @@ def test_a_run_that_is_not_over_keeps_its_files(fanfold, project, before):
     assert content(project / "src") == before
 
 
-def test_what_was_never_merged_cannot_be_taken_back(fanfold, project):
+def test_unmerged_changes_cannot_be_undone(fanfold, project):
     (project / "r.yaml").write_text("name: r\nsteps: [{id: a, agent: explorer, prompt: x}]\n")
     (project / "s.yaml").write_text("default: ok\n")
     fanfold("run", "r.yaml", "--script", "s.yaml")
@@ -204,7 +204,7 @@ def test_a_proposal_that_was_applied_is_taken_back_and_a_subagents_merge_too(fan
     fanfold("close", "w")
 
 
-def test_gc_forgets_what_nobody_can_take_back_any_more_and_keeps_the_rest(fanfold, project, before, merged):
+def test_gc_deletes_what_can_no_longer_be_undone_and_keeps_the_rest(fanfold, project, before, merged):
     receipts = project / ".fanfold/workspace/receipts"
     objects = project / ".fanfold/workspace/store.git/objects"
     assert fanfold("gc", "--older-than", "30d").status == 0
@@ -214,7 +214,7 @@ def test_gc_forgets_what_nobody_can_take_back_any_more_and_keeps_the_rest(fanfol
     assert not [file for folder in objects.iterdir() if folder.is_dir() for file in folder.iterdir()]
 
 
-def test_killed_before_the_log_was_told_it_is_told_when_asked_again(fanfold, project, before, merged):
+def test_killed_before_the_log_entry_it_is_logged_at_the_next_request(fanfold, project, before, merged):
     """The files are as they were, but nobody wrote it down: asking again only writes it down."""
     opened = wire(project)
     try:

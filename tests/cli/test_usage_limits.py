@@ -71,7 +71,7 @@ def test_the_time_of_a_reset_is_the_next_moment_of_that_name(words: str, when: s
     "words",
     ["", "soon", "25:00", "13pm", "99999999999999", "Feb 31, 2026 9am", "9" * 5_000, f"{'9' * 300} days"],
 )
-def test_what_names_no_time_is_none(words: str) -> None:
+def test_a_text_without_a_time_has_none(words: str) -> None:
     assert reset_at(words, NOW.timestamp(), UTC) == 0
 
 
@@ -113,7 +113,7 @@ def test_the_words_of_each_program_are_a_limit(tmp_path: Path, name: str, words:
     assert words[:20] in failure.message
 
 
-def test_what_claude_reports_as_data_comes_before_its_words(tmp_path: Path) -> None:
+def test_structured_reports_of_claude_take_precedence_over_its_text(tmp_path: Path) -> None:
     profile = find_profile("claude", tmp_path)
     assert profile is not None
     at = int(time.time()) + 3_000
@@ -155,7 +155,7 @@ SAID = {
         ("gemini", "You have exhausted your capacity on this model. Your quota will reset after 2h3m."),
     ],
 )
-def test_of_eight_items_one_agent_meets_the_limit_and_the_run_waits_for_the_reset(
+def test_one_of_eight_agents_meets_the_limit_and_the_run_waits_for_the_reset(
     agents: AgentWorld, project: Path, name: str, words: str
 ) -> None:
     agents.profile(name, "credentials = []\n")

@@ -56,7 +56,7 @@ def test_more_slots_would_have_taken_less_time(fanfold, ran):
 
 
 @pytest.mark.full
-def test_a_person_is_told_the_same(fanfold, ran):
+def test_text_output_states_the_same(fanfold, ran):
     status, out, _ = fanfold("whatif", "last", "--max-concurrency", "4")
     assert status == 0
     for words in (
@@ -71,7 +71,7 @@ def test_a_person_is_told_the_same(fanfold, ran):
     assert "ok → flaky → last" in out
 
 
-def test_of_a_run_that_is_not_over_only_what_has_ended_counts(fanfold, waiting):
+def test_only_finished_steps_of_an_unfinished_run_count(fanfold, waiting):
     found = fanfold("whatif", "last", "--max-concurrency", "2", "--json").json()
     assert found["attempts"] == 4
     assert found["notes"] == ["the run is not over: this is about the steps that have ended"]
@@ -100,7 +100,7 @@ def _bytes_of(project: Path) -> dict[Path, bytes]:
         (["nobody", "--max-concurrency", "2"], 6, "run.not_found"),
     ],
 )
-def test_what_cannot_be_asked_is_a_clear_error(fanfold, waiting, arguments, status, code):
+def test_an_impossible_question_is_a_clear_error(fanfold, waiting, arguments, status, code):
     result = fanfold("whatif", *arguments, "--json")
     assert (result.status, result.json()["error"]["code"]) == (status, code)
 

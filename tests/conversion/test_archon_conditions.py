@@ -87,7 +87,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"kind": "wish", "sure": True, "count": 10}, {"plan", "either"}),
     ],
 )
-def test_what_depends_on_a_node_that_was_left_out_is_left_out(
+def test_dependents_of_an_omitted_node_are_omitted(
     sorted_as: dict[str, Any], done: set[str], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = ran(folder, BRANCHES, {"default": "found", "steps": {"sort-it": {"output": sorted_as}}}, capsys)
@@ -116,7 +116,7 @@ nodes:
 
 
 @pytest.mark.full
-def test_a_loop_goes_on_while_its_word_is_only_talked_about(
+def test_a_loop_continues_while_its_end_word_is_only_mentioned(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "name: l\nnodes:\n- {id: w, loop: {prompt: Go., until: ALL DONE, max_iterations: 5}}\n"
@@ -127,7 +127,7 @@ def test_a_loop_goes_on_while_its_word_is_only_talked_about(
     assert "w#3" in run["steps"]
 
 
-def test_a_condition_that_cannot_be_read_is_told_and_the_rule_is_kept(
+def test_an_unreadable_condition_is_reported_and_the_rule_is_kept(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = """\
@@ -196,7 +196,7 @@ def test_a_long_chain_declared_backwards_is_read(folder: Path, capsys: pytest.Ca
     assert made["text"].count('.status != "skipped"') >= 600
 
 
-def test_what_a_condition_or_a_loop_says_in_words_is_taken_as_it_is(
+def test_conditions_and_loops_in_words_are_kept_as_text(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = """\
@@ -213,7 +213,9 @@ nodes:
     assert "\n" not in recipe["steps"][2]["repeat"]["until"]
 
 
-def test_a_number_that_no_expression_holds_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_number_outside_the_range_of_expressions_is_an_error(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     node = f"id: b, depends_on: [a], when: '$a.output > {'9' * 400}', prompt: B."
     text = f"name: far\nnodes:\n  - {{id: a, prompt: A.}}\n  - {{{node}}}\n"
     (folder / "flow.yaml").write_text(text)
@@ -257,7 +259,7 @@ nodes:
     assert [step["id"] for step in steps if "continue" in step] == []
 
 
-def test_what_follows_the_conversation_of_a_loop_gets_its_last_reply(
+def test_a_step_after_a_loop_gets_the_last_reply_of_its_conversation(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = """\

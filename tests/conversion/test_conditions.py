@@ -34,7 +34,7 @@ def test_a_condition_is_read_as_its_language_binds_it(said: str, here: str) -> N
         "a < " + "9" * 5_000,
     ],
 )  # fmt: skip
-def test_what_is_no_condition_here_is_not_guessed(said: str) -> None:
+def test_an_unsupported_condition_is_not_guessed(said: str) -> None:
     assert to_cel(said, lambda path: f"o.{path}") is None
 
 
@@ -47,7 +47,7 @@ def test_a_choice_is_carried_over_and_one_of_thousands_is_not() -> None:
 
 
 @pytest.mark.parametrize("begun", ["{{", "{%", "{{ {% "])
-def test_what_begins_and_never_ends_is_text(begun: str) -> None:
+def test_an_unclosed_placeholder_is_text(begun: str) -> None:
     lost: list[str] = []
     text = begun * 100_000
     assert rewrite(text, lambda path: path, lost.append, lost.append) == text

@@ -59,7 +59,7 @@ def made(folder: Path, capsys: pytest.CaptureFixture[str], text: str) -> Any:
     return found
 
 
-def test_what_is_lost_in_a_text_is_told_at_its_own_line_and_refused(
+def test_losses_inside_a_text_are_reported_at_their_line_and_refused(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = made(folder, capsys, TWO_LOOPS)
@@ -77,7 +77,7 @@ def test_what_is_lost_in_a_text_is_told_at_its_own_line_and_refused(
     assert "model: small" in found["text"]
 
 
-def test_an_agent_that_nobody_leads_to_is_told_where_it_stands(
+def test_an_unreachable_agent_is_reported_with_its_line(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "workflow: {name: x, entry_point: a}\nagents:\n- {name: a, prompt: A}\n- {name: b, prompt: B}\n"
@@ -184,7 +184,7 @@ def run_with(folder: Path, capsys: pytest.CaptureFixture[str], script: dict[str,
         ("agents.yaml", "writer: {role: writer, goal: Write, backstory: Old}\n", "tasks.yaml beside it"),
     ],
 )
-def test_a_neighbour_of_a_workflow_is_told_from_it(
+def test_files_beside_a_workflow_are_not_taken_for_one(
     file: str, text: str, words: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / file).write_text(text)
@@ -193,9 +193,7 @@ def test_a_neighbour_of_a_workflow_is_told_from_it(
     assert not (folder / "recipe.yaml").exists()
 
 
-def test_what_is_wrong_with_the_recipe_is_told_with_its_file_and_a_way_out(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_of_a_recipe_name_its_file_and_a_fix(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "flow.yaml").write_text("name: x\nsteps:\n  - {id: a, subagent: resercher, prompt: b}\n")
     assert main(["convert", "flow.yaml", "-o", "recipe.yaml"]) == 2
     said = capsys.readouterr().err

@@ -92,7 +92,7 @@ def test_a_recipe_of_protoagent_is_one_of_ours_as_it_is(
     assert [one for one in checked["diagnostics"] if one["severity"] == "error"] == []
 
 
-def test_what_is_not_carried_over_is_told_with_its_line(
+def test_keys_that_are_not_converted_are_reported_with_their_line(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put(project, "w.yaml", "name: x\nprovider: codex\nnodes:\n  - {id: a, prompt: Go., odd: 1}\n")

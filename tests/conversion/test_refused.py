@@ -66,7 +66,7 @@ def test_a_statement_that_is_lost_is_listed_once(convert: Any) -> None:
     assert [one["line"] for one in made["lost"]] == [2]
 
 
-def test_what_is_lost_around_a_call_is_shown_without_the_call(convert: Any) -> None:
+def test_losses_around_a_call_are_shown_without_the_call(convert: Any) -> None:
     script = "const all = await pipeline(args.list,\n  (one) => agent(ask(one), {\n    model: 'haiku' }),\n"
     made = convert("w.js", script + "  (found) => vote(found),\n)\nconst { deep } = read(args)\n")
     assert [(one["line"], one["what"]) for one in made["lost"]] == [
@@ -167,7 +167,7 @@ def test_a_logic_of_templates_is_listed_once_where_it_opens(convert: Any) -> Non
     assert [one["line"] for one in made["lost"]] == [7, 8]
 
 
-def test_what_a_workflow_says_for_all_its_agents_stands_in_each_of_them(convert: Any) -> None:
+def test_settings_for_all_agents_of_a_workflow_are_written_to_each(convert: Any) -> None:
     text = (
         "workflow:\n  name: w\n  entry_point: a\n"
         "  runtime: {default_reasoning_effort: medium, max_agent_iterations: 20}\n"
@@ -223,7 +223,7 @@ def test_a_file_that_one_step_leaves_for_another_outside_the_project_is_listed(c
         ("instructions: [Answer in English.]", "workflow: instructions"),
     ],
 )
-def test_what_a_workflow_gives_to_all_its_agents_is_refused_in_each(
+def test_values_for_all_agents_of_a_workflow_are_refused_in_each(
     convert: Any, place: str, words: str
 ) -> None:
     agents = "agents:\n  - {name: a, prompt: A, routes: [{to: b}]}\n  - {name: b, prompt: B, skills: []}\n"
@@ -263,9 +263,7 @@ return told
         "try { check(found) } catch (e) { return null }",
     ],
 )
-def test_what_follows_javascript_that_may_end_the_script_is_to_be_written(
-    convert: Any, statement: str
-) -> None:
+def test_steps_after_a_possible_end_of_the_script_are_to_be_written(convert: Any, statement: str) -> None:
     made = convert("w.js", CONDITIONAL.format(statement=statement))
     steps = yaml.safe_load(made["text"])["steps"]
     assert not made["ok"]
@@ -277,7 +275,7 @@ def test_what_follows_javascript_that_may_end_the_script_is_to_be_written(
     "statement",
     ["const help = (x) => { if (!x) return null; return x }", "function help(x) { if (!x) throw x }"],
 )
-def test_what_ends_a_function_does_not_end_the_script(convert: Any, statement: str) -> None:
+def test_the_end_of_a_function_does_not_end_the_script(convert: Any, statement: str) -> None:
     assert convert("w.js", CONDITIONAL.format(statement=statement))["ok"]
 
 
@@ -365,7 +363,7 @@ def test_a_prompt_that_forbids_commits_is_kept(convert: Any) -> None:
     assert convert("w.yaml", "name: w\nnodes:\n  - {id: a, prompt: 'Do not git commit anything'}\n")["ok"]
 
 
-def test_a_question_shows_what_the_node_before_it_said(convert: Any) -> None:
+def test_a_question_shows_the_output_of_the_node_before_it(convert: Any) -> None:
     asks = "{id: b, depends_on: [a], approval: {message: Answer the questions above, capture_response: true}}"
     made = convert("w.yaml", f"name: w\nnodes:\n  - {{id: a, prompt: Ask}}\n  - {asks}\n")
     assert (made["ok"], made["lost"]) == (True, [])
@@ -621,7 +619,7 @@ ITEMS = "{ schema: { type: 'object', properties: { items: { type: 'array' } } } 
         "await pipeline(['q'], x => agent(`A ${x}`).then(r => r.y), r => agent(`Use ${r}`))",
     ],
 )
-def test_what_javascript_changed_is_not_used_as_if_it_were_unchanged(convert: Any, script: str) -> None:
+def test_values_that_javascript_changed_are_not_used_unchanged(convert: Any, script: str) -> None:
     made = convert("w.js", script)
     assert not made["ok"]
     assert (made["text"].count("prompt: A"), made["text"].count("to_be_written: Use")) == (1, 1)

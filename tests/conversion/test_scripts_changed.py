@@ -113,7 +113,7 @@ def test_a_script_is_never_run_and_its_comments_and_texts_are_no_calls() -> None
 
 
 @pytest.mark.parametrize("name", PROTOAGENT)
-def test_a_recipe_of_protoagent_with_an_odd_key_keeps_it_and_is_told_so(
+def test_an_unknown_key_of_a_protoagent_recipe_is_kept_and_listed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

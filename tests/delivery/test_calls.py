@@ -65,7 +65,7 @@ def test_calls_for_one_delivery_follow_each_other_however_many_ask_at_once(tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_program_leaves_running_is_not_waited_for(tmp_path: Path) -> None:
+def test_processes_left_by_a_program_are_not_awaited(tmp_path: Path) -> None:
     """As ssh does that keeps its connection open for the next one."""
     said = ServerCalls(tmp_path, "d", may).run(
         ["/bin/sh", "-c", "sleep 600 & echo $!"], dict(os.environ), tmp_path
@@ -90,9 +90,7 @@ def test_a_program_that_never_ends_is_ended_with_what_it_started(
     os.close(reader)
 
 
-def test_a_program_does_not_begin_that_nobody_knows_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_program_starts_before_it_is_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process died before it could write the call down."""
 
     def die(*_: object) -> None:
@@ -106,7 +104,7 @@ def test_a_program_does_not_begin_that_nobody_knows_of(
 
 
 @pytest.mark.parametrize("program", ["gh", "git"])
-def test_what_a_dead_process_called_is_waited_for_and_not_done_twice(tmp_path: Path, program: str) -> None:
+def test_a_call_of_a_dead_process_is_awaited_and_not_repeated(tmp_path: Path, program: str) -> None:
     world = World(tmp_path)
     world.allow()
     world.die_at(-1, "never")  # the real ones are beside now

@@ -80,7 +80,7 @@ def test_a_no_fails_the_step_and_leaves_nothing(world: World) -> None:
     assert world.git("branch", "--list", "fix/*") == ""
 
 
-def test_what_the_run_before_merged_is_delivered_by_those_that_go_on_from_it(world: World) -> None:
+def test_merges_of_a_source_run_are_delivered_by_its_forks(world: World) -> None:
     assert world.run().returncode == 3
     for _ in range(2):  # the second goes on from one that merged nothing itself
         assert world.fanfold("reject", "last", "pr").returncode == 0
@@ -91,7 +91,7 @@ def test_what_the_run_before_merged_is_delivered_by_those_that_go_on_from_it(wor
     world.check_delivered_once()
 
 
-def test_gc_of_the_run_before_leaves_what_those_that_go_on_from_it_deliver(world: World) -> None:
+def test_gc_of_a_source_run_keeps_what_its_forks_deliver(world: World) -> None:
     assert world.run().returncode == 3
     for _ in range(2):
         assert world.fanfold("reject", "last", "pr").returncode == 0
@@ -231,7 +231,7 @@ TROUBLES: dict[str, tuple[str, Callable[[World], object], Callable[[World], obje
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_what_is_in_the_way_is_said_and_the_run_goes_on_once_it_is_gone(world: World, trouble: str) -> None:
+def test_an_obstacle_is_reported_and_the_run_continues_without_it(world: World, trouble: str) -> None:
     code, make, mend = TROUBLES[trouble]
     world.allow()
     make(world)
@@ -245,7 +245,7 @@ def test_what_is_in_the_way_is_said_and_the_run_goes_on_once_it_is_gone(world: W
     world.check_delivered_once()
 
 
-def test_nobody_is_asked_for_a_branch_that_is_there_already(world: World) -> None:
+def test_an_existing_branch_needs_no_question(world: World) -> None:
     world.git("branch", "fix/owls")
     paused = world.run()
     assert paused.returncode == 3, paused.stderr
@@ -310,7 +310,7 @@ def test_nothing_of_the_checkout_runs_while_it_is_delivered(world: World) -> Non
     assert not witness.exists()
 
 
-def test_what_git_starts_to_push_is_the_users_own(world: World) -> None:
+def test_programs_that_git_starts_to_push_are_the_user_s_own(world: World) -> None:
     used, witness = world.folder / "used", world.folder / "witness"
     for folder, file in ((world.programs, used), (world.project, witness)):
         (folder / "ssh").write_text(f"#!/bin/sh\ntouch {file}\nexit 1\n")

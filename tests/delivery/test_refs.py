@@ -51,7 +51,7 @@ def test_a_branch_that_stands_for_another_is_at_its_commit(world: World, packed:
     assert refs(world).find("refs/heads/alias") == commit(world)
 
 
-def test_an_empty_folder_is_in_nobodys_way(world: World) -> None:
+def test_an_empty_folder_causes_no_conflict(world: World) -> None:
     (world.project / ".git/refs/heads/fix/owls/barn/old").mkdir(parents=True)
     assert refs(world).find("refs/heads/fix/owls") == ""
     refs(world).make("fix/owls", commit(world))

@@ -67,7 +67,7 @@ def test_a_shallow_clone_delivers_also_when_the_remote_has_moved_on(world: World
     assert "refs/heads/fix/owls" in world.git("ls-remote", "origin")
 
 
-def test_a_clone_without_the_content_of_files_that_nobody_changes_delivers(world: World) -> None:
+def test_a_partial_clone_without_unchanged_files_delivers(world: World) -> None:
     world.git("--git-dir", str(world.remote), "config", "uploadpack.allowFilter", "true")
     clone_anew(world, "--filter=blob:none")
     add_elsewhere(world)
@@ -77,7 +77,7 @@ def test_a_clone_without_the_content_of_files_that_nobody_changes_delivers(world
     assert "theirs.txt" in world.git("ls-tree", "--name-only", "fix/owls").split()
 
 
-def test_nothing_is_taken_away_that_the_run_did_not_take_away(world: World) -> None:
+def test_only_files_that_the_run_deleted_are_deleted(world: World) -> None:
     """The user has a folder where the base has a file, and has not committed that."""
     (world.project / "f.txt").unlink()
     (world.project / "f.txt").mkdir()
@@ -102,7 +102,7 @@ def test_a_message_and_a_title_are_text_before_anything_is_done(world: World, ke
     assert world.git("for-each-ref", "refs/heads").count("\n") == 1
 
 
-def test_a_pull_request_of_somebodys_fork_is_not_ours(world: World) -> None:
+def test_a_pull_request_of_another_fork_is_not_ours(world: World) -> None:
     theirs: dict[str, object] = {"head": "fix/owls", "base": "main", "state": "OPEN", "headRefOid": "1" * 40}
     theirs |= {"url": "https://example.org/pr/9", "isCrossRepository": True}
     (world.gh / "requests.json").write_text(json.dumps([theirs]))
@@ -112,7 +112,7 @@ def test_a_pull_request_of_somebodys_fork_is_not_ours(world: World) -> None:
     assert "https://example.org/pr/2" in done.stdout
 
 
-def test_what_is_put_into_the_repository_can_be_read_like_gits_own(world: World) -> None:
+def test_objects_written_to_the_repository_can_be_read_by_git(world: World) -> None:
     before = {*(world.project / ".git/objects").rglob("*")}
     done = world.run()
     assert done.returncode == 0, done.stderr

@@ -99,7 +99,7 @@ def test_subagents_by_hand_store_and_print_no_secret(project: Project, heard: He
     assert canaries.leaks_below(project.folder / ".fanfold") == {}
 
 
-def test_what_a_run_in_the_background_says_holds_no_secret(project: Project, heard: Heard):
+def test_output_of_a_background_run_contains_no_secret(project: Project, heard: Heard):
     started = heard(
         "run", "leaky.yaml", "-i", f"hint={canaries.ALL}", "--yes", "--script", SCRIPT, "--detach"
     )

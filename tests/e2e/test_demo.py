@@ -13,7 +13,7 @@ from tools.tidy import ROOT
 pytestmark = pytest.mark.full
 
 
-def test_the_demo_is_killed_goes_on_and_leaves_a_repository_whose_tests_pass(
+def test_the_demo_is_killed_continues_and_leaves_a_repository_whose_tests_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signs = tmp_path / "signs"  # with a key that is not here
@@ -31,7 +31,7 @@ def test_the_demo_is_killed_goes_on_and_leaves_a_repository_whose_tests_pass(
     assert tests.returncode == 0
 
 
-def test_an_agent_program_that_was_told_what_it_may_have_is_offered_and_asked_for(
+def test_an_agent_program_with_named_credentials_is_offered_and_usable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program = tmp_path / "bin" / "claude"

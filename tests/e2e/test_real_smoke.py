@@ -103,7 +103,7 @@ FAULTS = {"quota": (3, "model.quota", "account"), "unknown_model": (1, "model.un
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_what_the_provider_refuses_is_said_with_what_to_do(project: Project, kind: Any):
+def test_refusals_of_the_provider_are_reported_with_a_hint(project: Project, kind: Any):
     status, code, words = FAULTS[kind]
     with Provider(lambda _: Fault(kind)) as provider:
         done = smoke(project, "--scenario", "dependency", **provider.environment)
@@ -112,7 +112,7 @@ def test_what_the_provider_refuses_is_said_with_what_to_do(project: Project, kin
     assert words in error["hint"]
 
 
-def test_a_wrong_key_is_said_once_and_ends_the_smoke(project: Project):
+def test_a_wrong_key_is_reported_once_and_ends_the_smoke_test(project: Project):
     with Provider(work) as provider:
         done = smoke(project, **{**provider.environment, "OPENAI_API_KEY": "a-key-that-nobody-gave-out"})
         shown = project(
@@ -131,7 +131,7 @@ def test_a_wrong_key_is_said_once_and_ends_the_smoke(project: Project):
     assert "hint: check OPENAI_API_KEY" in shown.err
 
 
-def test_without_a_provider_the_ways_to_get_one_are_said(project: Project):
+def test_without_a_provider_the_ways_to_get_one_are_listed(project: Project):
     done = project("smoke", "--real", "--json", "--scenario", "dependency")
     assert (done.status, told(done)["code"]) == (2, "provider.none")
     nowhere = smoke(project, "--scenario", "dependency", FANFOLD_MODEL="local:smollm2")
@@ -155,7 +155,7 @@ def test_no_network_names_what_could_not_be_reached(
     assert "check the network" in error["hint"]
 
 
-def test_a_model_that_takes_too_long_is_said_to_be_slow(
+def test_a_model_that_takes_too_long_is_reported_as_slow(
     project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     hasty = real_smoke.recipe_text("dependency").replace("3m", "2s")

@@ -49,7 +49,7 @@ def fine(asked: RecordedRequest) -> Reply:
 
 
 @pytest.mark.parametrize("wire", MODELS)
-def test_a_wrong_key_pauses_the_run_which_goes_on_when_the_key_is_right(two: Project, wire: str):
+def test_a_wrong_key_pauses_the_run_until_the_key_is_right(two: Project, wire: str):
     variable = VARIABLES[wire]
     with Provider(fine) as provider:
         two.environment |= provider.environment

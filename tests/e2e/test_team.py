@@ -63,7 +63,7 @@ def test_three_roles_read_edit_run_and_judge_through_a_429_and_a_broken_stream(p
     assert project("verify", "--all").status == 0
 
 
-def test_each_role_is_offered_what_it_may_use_and_told_what_its_tools_gave(project: Project, wire: str):
+def test_each_role_gets_its_allowed_tools_and_their_results(project: Project, wire: str):
     team.set_up(project)
     with Provider(team.answer) as provider:
         done = project("run", "team.yaml", "--model", MODELS[wire], "--yes", **provider.environment)

@@ -59,7 +59,7 @@ def _adopted(folder: Path, recipes: dict[str, str]) -> World:
     return made
 
 
-def test_an_adopted_run_goes_on_only_when_it_was_permitted_again(world: World):
+def test_an_adopted_run_continues_only_with_a_new_permission(world: World):
     refused = world.fanfold("approve", "last", "ok")
     assert "error[run.adopted]" in refused.stderr
     assert refused.returncode == 4
@@ -88,13 +88,13 @@ def test_an_adopted_run_can_be_cancelled_and_looked_at(world: World):
     assert not (world.project / "made.txt").exists()
 
 
-def test_what_is_started_after_the_adoption_needs_no_more_than_ever(world: World):
+def test_runs_started_after_an_adoption_need_no_extra_permission(world: World):
     (world.project / "ask.yaml").write_text(RECIPE)
     assert world.fanfold("run", "ask.yaml", "--yes").returncode == 3
     assert world.fanfold("resume", "last").returncode == 3
 
 
-def test_cancelling_a_part_of_an_adopted_run_lets_nothing_of_the_rest_go_on(tmp_path: Path):
+def test_cancelling_a_part_of_an_adopted_run_starts_nothing_else(tmp_path: Path):
     world = _adopted(tmp_path, {"part.yaml": PART, "whole.yaml": WHOLE})
     runs = json.loads(world.fanfold("runs", "--all", "--json").stdout)
     (part,) = (run["run_id"] for run in runs if run["parent_run_id"])
@@ -108,7 +108,7 @@ def test_cancelling_a_part_of_an_adopted_run_lets_nothing_of_the_rest_go_on(tmp_
     assert (world.project / "made.txt").read_text() == "made\n"
 
 
-def test_what_an_adopted_run_proposed_is_applied_and_recorded_although_it_may_not_go_on(tmp_path: Path):
+def test_proposals_of_an_adopted_run_are_applied_and_recorded_without_permission_to_continue(tmp_path: Path):
     world = _adopted(tmp_path, {"proposing.yaml": PROPOSING})
     applied = world.fanfold("apply", "last", "draft")
     assert (applied.returncode, applied.stdout) == (0, "applied draft: 1 file\n  added draft.txt\n"), applied
@@ -131,7 +131,7 @@ def test_adopting_that_was_cut_short_refuses_runs_no_longer_than_until_they_are_
     assert started.returncode == 0, started.stderr
 
 
-def test_whoever_is_put_on_the_list_while_another_is_taken_off_stays_on_it(tmp_path: Path):
+def test_an_entry_added_while_another_is_removed_stays(tmp_path: Path):
     (tmp_path / ".fanfold").mkdir()
     names = [f"run{number}" for number in range(40)]
     for name in names:

@@ -200,7 +200,7 @@ def test_a_client_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch)
     asyncio.run(attack())
 
 
-def test_a_role_file_with_such_a_key_is_told_of(tmp_path: Path) -> None:
+def test_a_role_file_with_such_a_key_is_reported(tmp_path: Path) -> None:
     file = tmp_path / ".fanfold" / "agents" / "evil.toml"
     file.parent.mkdir(parents=True)
     file.write_text(LONG_KEYS[0][1])

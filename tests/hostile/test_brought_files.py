@@ -125,7 +125,7 @@ WRITES = {
 
 
 @pytest.mark.parametrize("command", WRITES)
-def test_what_the_user_has_written_goes_where_its_name_says(tmp_path: Path, command: str):
+def test_files_named_by_the_user_are_written_where_named(tmp_path: Path, command: str):
     """A file of that name may be there already, put there to be written through."""
     world = World(tmp_path)
     (world.project / "theirs.yaml").write_text("name: a\nsteps: [{id: a, subagent: explorer, prompt: p}]\n")

@@ -28,7 +28,9 @@ from tests.hostile.test_state import World
         ({"enabled": False, "command": "x"}, "switched off"),
     ],
 )
-def test_what_is_asked_about_a_server_is_what_will_be_reached(settings: dict[str, object], shown: str):
+def test_the_question_about_a_server_names_the_address_that_is_reached(
+    settings: dict[str, object], shown: str
+):
     assert declare_server("s", settings) == shown
     used = read_server("s", settings, {"GITHUB_TOKEN": "t", "HOME": "/h"})
     if used is not None and used.argv:
@@ -66,7 +68,7 @@ def test_the_project_s_own_file_cannot_allow_a_secret(tmp_path: Path):
 
 
 @pytest.mark.full
-def test_what_is_asked_is_shown_page_by_page_and_agreed_to_on_the_last_alone(tmp_path: Path):
+def test_questions_are_shown_page_by_page_and_granted_on_the_last_only(tmp_path: Path):
     world = World(tmp_path)
     commands = [["sh", "-c", f"echo {i}\n# {'x' * 500}{i}"] for i in range(40)]
     steps = [{"id": f"c{i}", "run": argv, "env": {"A": "b c"}} for i, argv in enumerate(commands)]

@@ -51,7 +51,7 @@ def start(shell: str, project: Path, environment: dict[str, str]) -> Screen:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 @pytest.mark.parametrize("files", [row[1] for row in NAMES], ids=[row[0] for row in NAMES])
-def test_what_tab_inserts_does_not_run(shell: str, files: list[str], tmp_path: Path) -> None:
+def test_text_inserted_by_tab_does_not_run(shell: str, files: list[str], tmp_path: Path) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"needs {shell}: apt-get install {shell}")
     project, home, programs = tmp_path / "project", tmp_path / "home", tmp_path / "bin"

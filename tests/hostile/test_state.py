@@ -159,7 +159,7 @@ def test_files_that_go_while_state_is_judged_are_no_reason_to_refuse_it(world: W
     assert found == {""}
 
 
-def test_doctor_tells_of_foreign_state_and_how_to_get_out_of_it(world: World):
+def test_doctor_reports_foreign_state_and_how_to_resolve_it(world: World):
     (world.project / ".fanfold").mkdir()
     plant_database(world.project / ".fanfold")
     told = world.fanfold("doctor")
@@ -226,7 +226,7 @@ def test_files_that_fanfold_does_not_know_are_no_state(world: World):
     assert (own / "notes.txt").read_text() == "mine"
 
 
-def test_a_copy_is_refused_and_the_original_goes_on(world: World):
+def test_a_copy_is_refused_and_the_original_continues(world: World):
     assert world.run().returncode == 0
     shutil.copytree(world.project, world.top / "copy", symlinks=True)
     assert "state.foreign" in world.run(world.top / "copy").stderr
@@ -263,7 +263,7 @@ def carry_out_hint(world: World, told: str) -> None:
     world.git(*shlex.split(command))
 
 
-def test_nothing_is_begun_where_a_commit_names_state_that_was_removed(world: World):
+def test_no_run_starts_if_a_commit_names_removed_state(world: World):
     """What a run made there would be taken for the commit's at the next command."""
     world.git("init", "-q", "-b", "main")
     for name in ("runs/x", "other state"):
@@ -346,7 +346,7 @@ def test_state_of_another_user_is_foreign(world: World):
     assert "another user" in why_foreign(world.project, world.home / ".fanfold")
 
 
-def test_what_is_kept_is_private_whatever_the_umask_and_whoever_made_the_folder(world: World):
+def test_stored_files_are_private_for_every_umask_and_owner_of_the_folder(world: World):
     own = world.project / ".fanfold"
     (own / "workflows").mkdir(parents=True)
     own.chmod(0o777)
@@ -369,7 +369,7 @@ def test_what_is_kept_is_private_whatever_the_umask_and_whoever_made_the_folder(
     assert stat.S_IMODE((world.home / ".fanfold/secret").stat().st_mode) == 0o600
 
 
-def test_who_works_in_their_home_keeps_what_is_their_own(world: World):
+def test_a_project_in_the_home_folder_keeps_the_user_s_files(world: World):
     """The folder of the project is the user's own then: what is theirs is no state, nor a project's word."""
     world.run()
     own = world.home / ".fanfold"

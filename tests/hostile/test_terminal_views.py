@@ -133,7 +133,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def test_nothing_that_is_shown_drives_the_terminal(project: Path, tmp_path: Path):
+def test_no_shown_text_controls_the_terminal(project: Path, tmp_path: Path):
     walked = [RUN]
     for name in sorted(set(COMMANDS) - set(LASTING)):
         walked += [*ways(name, FURTHER), [name, EVIL], [name, "--help"]]

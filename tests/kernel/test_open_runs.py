@@ -18,7 +18,7 @@ def hand(**settings: Any) -> Drive:
     return Drive(Plan(name="hand", open=True, steps=()), **settings)
 
 
-def test_an_open_run_waits_for_people_until_it_is_told_to_end():
+def test_an_open_run_waits_for_people_until_its_end_is_requested():
     run = hand()
     assert (run.status(), is_waiting(run.state), next_timer(run.state)) == ("running", True, None)
     run.add(agent("a"))
@@ -29,7 +29,7 @@ def test_an_open_run_waits_for_people_until_it_is_told_to_end():
     assert run.status() == "completed"
 
 
-def test_it_is_told_to_end_and_ends_with_its_last_step():
+def test_a_requested_end_comes_with_its_last_step():
     run = hand()
     run.add(agent("a"))
     run.report_run(EndRequested())
@@ -80,7 +80,7 @@ def test_the_next_turn_begins_when_the_one_before_ended_however_it_ended(end: st
     assert run.running() == [second]
 
 
-def test_input_for_a_child_that_is_over_starts_it_again():
+def test_input_for_a_finished_child_starts_it_again():
     run = hand()
     run.add(agent("a"))
     run.fail("a")
@@ -102,7 +102,7 @@ def test_closing_a_running_child_cancels_it_and_what_waits_behind_its_turn():
     assert run.running() == ["a#3"]
 
 
-def test_what_is_said_to_a_child_that_is_being_closed_waits_for_its_end_and_is_closed_with_it():
+def test_input_for_a_closing_child_waits_for_its_end_and_is_closed_with_it():
     run = hand()
     run.add(agent("a"))
     run.send("a", 2)
@@ -116,7 +116,7 @@ def test_what_is_said_to_a_child_that_is_being_closed_waits_for_its_end_and_is_c
     assert run.running() == ["a#4"]
 
 
-def test_nothing_can_be_added_behind_a_closed_child():
+def test_a_closed_child_accepts_no_input():
     run = hand()
     run.add(agent("a"))
     run.complete("a")
@@ -182,7 +182,7 @@ def test_cancelling_an_open_run_ends_it():
     assert run.status() == "cancelled"
 
 
-def test_what_an_agent_asked_for_ends_with_it():
+def test_requests_of_an_agent_end_with_it():
     run = hand()
     run.add(agent("a"))
     run.add(agent("b", parent="a"), agent("c", "b", parent="a"))

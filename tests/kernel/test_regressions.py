@@ -52,7 +52,7 @@ def test_groups_that_open_together_do_not_exceed_max_steps_together():
     assert run.status() == "completed"
 
 
-def test_what_a_cancelled_group_was_promised_is_free_again():
+def test_reservations_of_a_cancelled_group_are_released():
     inner = group("g", agent("x"), agent("y"))
     root = plan(
         agent("first"),
@@ -101,7 +101,7 @@ def test_a_budget_set_while_attempts_run_releases_only_what_it_reserved():
     assert run.state.ledger.reserved_tokens == 0
 
 
-def test_a_dollar_budget_that_is_spent_admits_nobody_however_cheap_they_were():
+def test_a_spent_dollar_budget_admits_no_agent_even_a_cheap_one():
     dear = Step(id="dear", action=AgentBody("expensive").action(), depends_on=("free",))
     run = Drive(plan(agent("free"), dear, agent("again", "dear")), budget_micro_usd=10)
     run.report("free", usage=Usage(1, 1, 0))
@@ -144,7 +144,7 @@ def test_a_cache_hit_uses_up_no_agent():
     assert run.status() == "completed"
 
 
-def test_an_agent_that_was_given_back_goes_to_whoever_the_cap_held_back():
+def test_a_released_agent_slot_goes_to_the_step_that_the_cap_delayed():
     hit = StepEvent("a", "completed", 1, 1, cached=True)
     run = Drive(plan(agent("a"), agent("b"), function("f")), values={"a": hit}, max_agents=1)
     assert run.running() == ["b", "f"]
@@ -179,7 +179,7 @@ def test_a_deferred_retry_keeps_the_payments_of_the_attempt_before_it():
     assert run.state.ledger.spent_tokens == 30 + (42 - 30) + (32 - 30)
 
 
-def test_a_run_whose_probe_is_over_budget_pauses_although_steps_wait_for_the_probe():
+def test_a_run_whose_probe_exceeds_the_budget_pauses_although_steps_wait_for_it():
     names = "a", "b", "c"
     run = Drive(
         plan(function("x"), *(agent(name, "x", retry=TRIED_AGAIN) for name in names)), budget_tokens=100

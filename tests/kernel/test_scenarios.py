@@ -89,7 +89,7 @@ def test_a_shared_writer_waits_for_readers_of_its_files_and_later_ones_wait_for_
     assert run.running() == ["late"]
 
 
-def test_whoever_cannot_use_a_wake_up_passes_it_on() -> None:
+def test_a_process_that_cannot_use_a_wake_up_passes_it_on() -> None:
     """`both` and `p` wait in line for `first`; when that ends, `both` has to wait for `z` and lets `p` go."""
     run = Drive(
         plan(
@@ -273,7 +273,7 @@ def test_an_approval_holds_no_slot_and_its_answer_frees_dependents() -> None:
     assert run.running() == ["b"]
 
 
-def test_an_approval_nobody_answers_takes_its_default() -> None:
+def test_an_unanswered_approval_takes_its_default() -> None:
     run = Drive(plan(approval("ok", default="approve", timeout_ms=10), agent("a", "ok")))
     run.wake()
     assert run.status("ok") == "completed"
@@ -451,7 +451,7 @@ def test_cancel_reaches_everything_and_is_recorded_only_when_all_has_stopped() -
     assert set(run.statuses().values()) == {"cancelled"}
 
 
-def test_pause_admits_nothing_new_and_resume_goes_on_where_it_was() -> None:
+def test_pause_admits_nothing_new_and_resume_continues() -> None:
     run = Drive(plan(agent("a"), agent("b", "a"), agent("c")))
     run.pause()
     run.complete("a")
@@ -474,7 +474,7 @@ def test_a_crash_runs_again_what_was_running_and_nothing_else() -> None:
     assert run.status() == "completed"
 
 
-def test_a_cancel_that_was_under_way_at_a_crash_is_carried_out_on_resume() -> None:
+def test_a_cancel_interrupted_by_a_crash_is_finished_on_resume() -> None:
     run = Drive(plan(agent("a")))
     run.cancel()
     run.crash()
@@ -558,7 +558,7 @@ def test_an_owner_with_an_old_epoch_is_refused() -> None:
 # Limits and budgets
 
 
-def test_the_run_pauses_when_no_agents_are_left_and_goes_on_when_there_are_more() -> None:
+def test_the_run_pauses_without_agents_left_and_resumes_with_more() -> None:
     run = Drive(plan(agent("a"), agent("b", "a"), function("f")), max_agents=1)
     run.complete("a")
     assert explain(run.state, run.node("b")).reason == "max_agents"
@@ -585,7 +585,7 @@ def test_expanding_beyond_max_steps_pauses_the_run() -> None:
     assert run.status() == "completed"
 
 
-def test_a_budget_pauses_before_it_is_exceeded_and_a_raise_goes_on() -> None:
+def test_a_budget_pauses_before_it_is_exceeded_and_a_raise_resumes() -> None:
     run = Drive(plan(agent("a"), agent("b", "a"), agent("c", "b")), budget_tokens=25)
     run.complete("a", tokens=10)
     run.complete("b", tokens=10)

@@ -66,7 +66,7 @@ def test_a_step_without_a_slot_still_claims_its_files() -> None:
     assert run.running() == ["a"]
 
 
-def test_a_step_that_touches_no_files_is_in_nobodys_way() -> None:
+def test_a_step_that_touches_no_files_conflicts_with_none() -> None:
     apart = Traits(workspace="none")
     run = Drive(plan(agent("a", write_set=("**/*",), workspace_mode="shared"), step("b", traits=apart)))
     assert run.running() == ["a", "b"]
@@ -94,7 +94,7 @@ def test_a_timer_ends_at_its_recorded_time_and_holds_no_slot() -> None:
     assert run.running() == ["b"]
 
 
-def test_a_timer_that_came_due_while_nobody_was_there_ends_when_the_run_is_taken_over() -> None:
+def test_a_timer_that_came_due_without_an_owner_fires_at_the_takeover() -> None:
     run = Drive(plan(timer("a", timeout_ms=50), agent("b", "a")))
     run.crash()
     run.at += 10_000

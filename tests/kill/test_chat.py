@@ -47,7 +47,7 @@ def boundaries() -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize(("kill_at", "when"), boundaries())
-def test_a_chat_killed_at_a_commit_goes_on(kill_at: int, when: str, tmp_path: Path) -> None:
+def test_a_chat_killed_at_a_commit_continues(kill_at: int, when: str, tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
     (tmp_path / "script.yaml").write_text(SCRIPT)
     chat(tmp_path, kill_at, when)

@@ -115,7 +115,7 @@ def boundaries() -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize(("kill_at", "when"), boundaries())
-def test_an_open_run_whose_owner_is_killed_loses_no_request_and_pays_for_nobody_unasked(
+def test_an_open_run_whose_owner_is_killed_loses_no_request_and_starts_none_unrequested(
     tmp_path, kill_at, when
 ):
     if kill_at > commits_of_a_whole_life():

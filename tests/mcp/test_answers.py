@@ -23,7 +23,7 @@ steps:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_who_answers_with_something_that_does_not_fit_is_told_why_and_asked_again(project, http, era):
+def test_an_invalid_answer_gets_the_reason_and_a_new_question(project, http, era):
     (project / ".fanfold/workflows/numbers.yaml").write_text(NUMBERS)
     answers = Answers({"answer": "two"}, {"answer": "2"})
 

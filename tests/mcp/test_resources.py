@@ -13,7 +13,7 @@ pytestmark = pytest.mark.full
 LONG = "name: long\nsteps: [{id: say, agent: explorer, prompt: x}]\n"
 
 
-def test_of_a_very_long_output_the_beginning_is_given_and_how_to_get_the_rest(project):
+def test_a_very_long_output_is_cut_with_a_hint_how_to_read_the_rest(project):
     (project / ".fanfold" / "workflows" / "long.yaml").write_text(LONG)
     for said in ("x" * MAX_CHARS, "x" * (MAX_CHARS + 1_234)):
         (project / "long.json").write_text(json.dumps({"default": said}))

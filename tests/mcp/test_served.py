@@ -38,7 +38,7 @@ def serving(project):
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_served_project_answers_whoever_has_the_token(serving, era):
+def test_a_served_project_answers_clients_with_the_token(serving, era):
     url, token, _ = serving
     assert httpx2.post(url, json={}).status_code == 401
 
@@ -57,7 +57,7 @@ def test_a_served_project_answers_whoever_has_the_token(serving, era):
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_server_that_is_stopped_leaves_runs_alone_that_somebody_waits_for(serving, era):
+def test_a_stopped_server_leaves_runs_that_a_client_waits_for(serving, era):
     url, token, process = serving
     slow = {"name": "slow", "steps": [{"id": "nap", "run": ["sleep", "60"]}]}
 

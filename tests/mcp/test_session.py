@@ -126,7 +126,7 @@ def test_the_question_before_a_run_names_a_cap_of_the_user_once(project, http, m
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_what_a_client_cancels_is_cancelled(project, http, era):
+def test_a_request_that_a_client_cancels_is_cancelled(project, http, era):
     async def session() -> None:
         async with connected(http(script=SLOW), era) as client:
             begun = asyncio.Event()
@@ -386,7 +386,7 @@ def request(number: Any, **more: Any) -> dict[str, Any]:
         ("  ", [], 0),
     ],
 )
-def test_what_is_no_message_is_answered_as_such_and_the_next_one_is_heard(project, line, answered, code):
+def test_an_invalid_message_gets_an_error_and_the_next_one_works(project, line, answered, code):
     server = stdio(project)
     process = subprocess.Popen(
         [server.command, *server.args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

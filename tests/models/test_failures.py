@@ -49,7 +49,7 @@ async def fails(here, **given) -> Failure:
     ],
     ids=lambda fault: f"{fault.kind}-{fault.after}",
 )
-def test_what_passes_by_itself_is_survived(model, fault):
+def test_temporary_faults_are_survived(model, fault):
     async def scene(here):
         result = await here.run(request(model=model))
         assert result.output == "here I am"
@@ -149,7 +149,7 @@ def test_a_rate_limit_is_reported_to_the_sessions_that_wait_for_its_end():
         ("too_long", "agent", "model.context_overflow", "larger context", False),
     ],
 )
-def test_what_stays_wrong_fails_with_its_class_and_a_hint(model, fault, kind, code, hint, retryable):
+def test_an_uncorrected_output_fails_with_class_and_hint(model, fault, kind, code, hint, retryable):
     async def scene(here):
         failure = await fails(here, model=model)
         assert failure.kind == kind
@@ -162,7 +162,7 @@ def test_what_stays_wrong_fails_with_its_class_and_a_hint(model, fault, kind, co
     play(lambda asked: Fault(fault), scene)
 
 
-def test_a_refused_key_opens_the_circuit_so_nobody_else_asks():
+def test_a_refused_key_opens_the_circuit_for_all_agents():
     async def scene(here):
         first = await fails(here)
         second = await fails(here)
@@ -208,7 +208,7 @@ def test_without_a_network_the_session_fails_soon_and_says_so():
         ({"model": None}, "model.none"),
     ],
 )
-def test_what_nobody_could_ask_for_is_refused_before_asking(given, code):
+def test_impossible_requests_are_refused_before_a_question(given, code):
     async def scene(here):
         if given.get("model") == "acme:clever":
             here.backend = ModelBackend(Access(keys={"openai": "test-key"}))
@@ -235,7 +235,7 @@ def test_the_next_model_is_asked_when_the_first_cannot_answer():
     play(script, scene)
 
 
-def test_a_conversation_goes_on_with_another_provider_in_the_middle(tmp_path):
+def test_a_conversation_continues_after_a_change_of_provider(tmp_path):
     def script(asked: RecordedRequest):
         if asked.model != "gpt-5":
             return Reply(text=f"read {len(asked.results)}")
@@ -378,7 +378,7 @@ def test_calls_that_make_no_sense_are_answered_with_what_is_wrong(model, tmp_pat
     play([Reply(calls=calls), Reply(text="I see")], scene)
 
 
-def test_calls_that_a_server_numbers_alike_are_told_apart(tmp_path):
+def test_calls_with_equal_ids_are_kept_apart(tmp_path):
     (tmp_path / "a").write_text("A")
     (tmp_path / "b").write_text("B")
     calls = (Call("read_file", {"path": "a"}, "call_0"), Call("read_file", {"path": "b"}, "call_0"))

@@ -32,7 +32,7 @@ def test_a_known_models_price_is_counted_in_millionths_of_a_dollar():
 
 @pytest.mark.full
 @pytest.mark.parametrize("model", [*MODELS, "openai-chat:gpt-4o"])
-def test_what_somebody_else_s_server_charges_for_a_known_name_is_unknown(model):
+def test_the_price_of_a_known_model_at_another_server_is_unknown(model):
     async def scene(here):
         assert (await here.run(request(model=model))).usage == Usage(10, 5, None)
 

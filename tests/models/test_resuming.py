@@ -34,9 +34,7 @@ def again(asked: SessionRequest, entries: list[Entry]) -> SessionRequest:
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("killed_at", range(1, 8))
-def test_a_session_killed_behind_any_entry_goes_on_and_no_response_is_paid_for_twice(
-    model, killed_at, tmp_path
-):
+def test_a_session_killed_after_any_entry_continues_and_pays_no_response_twice(model, killed_at, tmp_path):
     (tmp_path / "a.txt").write_text("hello\n")
 
     async def scene(here):
@@ -56,7 +54,7 @@ def test_a_session_killed_behind_any_entry_goes_on_and_no_response_is_paid_for_t
     play(by_turn, scene)
 
 
-def test_the_model_is_told_that_the_outcome_of_a_change_is_unknown(tmp_path):
+def test_the_model_is_informed_that_the_outcome_of_a_change_is_unknown(tmp_path):
     (tmp_path / "a.txt").write_text("hello\n")
 
     async def scene(here):
@@ -99,7 +97,7 @@ def test_a_change_is_recorded_before_it_happens(tmp_path):
     play(by_turn, scene)
 
 
-def test_a_session_that_had_said_everything_asks_nothing():
+def test_a_session_with_a_complete_log_sends_no_request():
     async def scene(here):
         first = Recorder()
         asked = request()
@@ -126,7 +124,7 @@ def test_a_child_that_is_spoken_to_again_remembers_its_earlier_turn():
     play([Reply(text="first"), Reply(text="second")], scene)
 
 
-def test_calls_left_open_when_somebody_speaks_again_are_answered_as_interrupted(tmp_path):
+def test_open_calls_are_answered_as_interrupted_at_the_next_message(tmp_path):
     async def scene(here):
         first = Recorder(stop_at=1)
         asked = request(tmp_path)
@@ -139,7 +137,7 @@ def test_calls_left_open_when_somebody_speaks_again_are_answered_as_interrupted(
     play([Reply(calls=(WRITE,)), Reply(text="fine")], scene)
 
 
-def test_a_correction_under_way_survives_and_still_counts():
+def test_an_interrupted_correction_survives_and_still_counts():
     schema = {"type": "integer"}
 
     async def scene(here):

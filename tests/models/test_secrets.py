@@ -87,7 +87,7 @@ def test_access_does_not_print_its_keys():
     assert CANARY not in repr(Access(keys={"openai": CANARY, "anthropic": CANARY}))
 
 
-def test_a_prompt_made_from_a_file_tells_no_provider_our_keys():
+def test_a_prompt_made_from_a_file_contains_no_provider_keys():
     async def scene(here):
         await here.run(request(prompt=f"Use {CANARY}.", instructions=f"Know {CANARY}."))
         entries = [UserInput(text=f"Use {CANARY}.")]

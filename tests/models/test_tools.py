@@ -31,7 +31,7 @@ def breaking(error: BaseException):
     return Breaking
 
 
-def test_a_tool_that_crashes_is_told_to_the_model_and_logged(caplog):
+def test_the_crash_of_a_tool_is_logged_and_sent_to_the_model(caplog):
     async def scene(here):
         with caplog.at_level(logging.ERROR):
             result = await here.run(request())
@@ -71,7 +71,7 @@ def test_one_of_several_calls_crashes_and_the_others_have_their_results(tmp_path
     "error",
     [BugError("bug", "we contradict ourselves"), WorldError("store.lost", "gone")],
 )
-def test_what_was_raised_on_purpose_is_not_swallowed(error):
+def test_exceptions_raised_on_purpose_are_not_swallowed(error):
     async def scene(here):
         with pytest.raises(type(error)):
             await here.run(request())
@@ -80,7 +80,7 @@ def test_what_was_raised_on_purpose_is_not_swallowed(error):
     play([Reply(calls=(READ,))], scene, toolbox=breaking(error))
 
 
-def test_a_cancellation_that_nobody_asked_for_is_a_failed_call():
+def test_a_cancellation_without_a_request_is_a_failed_call():
     async def scene(here):
         await here.run(request())
         (told,) = here.recorder.of(ToolResult)

@@ -63,7 +63,7 @@ MUTANTS: dict[str, Mutant] = {
         "handlers get values of their own",
         Edit("steps/functions.py", "= msgspec.to_builtins(inputs)", "= inputs"),
         (
-            "tests/runtime/test_function_processes.py::test_what_the_running_program_registered_is_called_in_it_with_values_of_its_own",
+            "tests/runtime/test_function_processes.py::test_functions_registered_by_the_program_run_in_it_with_copied_values",
             "tests.fuzz.driver --seed 1 --count 60",
         ),
     ),
@@ -107,7 +107,7 @@ MUTANTS: dict[str, Mutant] = {
         "shared writers of one project respect each other's claims across processes",
         Edit("store/leases.py", "if ahead and overlaps(", "if not ahead and overlaps("),
         (
-            "tests/cli/test_claims.py::test_a_step_waits_for_the_files_of_another_run_without_a_slot_and_is_told_who_has_them",
+            "tests/cli/test_claims.py::test_a_step_waits_without_a_slot_for_files_of_another_run_and_names_it",
             "tests/kill/test_claims.py",
         ),
     ),

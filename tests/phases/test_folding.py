@@ -111,7 +111,7 @@ def test_a_fold_that_is_cancelled_counts_and_shows_what_its_parts_spent(tmp_path
 
 
 @pytest.mark.full
-def test_what_nobody_could_sum_up_or_did_not_fit_is_told_in_the_report(tmp_path: Path):
+def test_parts_without_a_summary_or_space_are_named_in_the_report(tmp_path: Path):
     broken = {"fail": {"class": "agent", "message": "no words"}}
     steps = {"look/fold/part[*]": "a part", "look/fold/part[1]": broken, "look/fold": "all of it"}
     result = wide(tmp_path, 500, steps)

@@ -90,7 +90,7 @@ def test_a_gate_for_which_the_project_says_nothing_is_refused_by_check(tmp_path:
     assert f"this project does not define how to run its {gate}" in checked.stdout + checked.stderr
 
 
-def test_what_the_gate_said_reaches_a_prompt_that_does_not_place_it(tmp_path: Path):
+def test_the_output_of_the_gate_reaches_a_prompt_without_a_placeholder(tmp_path: Path):
     result = run(tmp_path, GATE % "sh, -c, 'echo the roof leaks; exit 3'", "default: ok")
     assert result.steps["work"].status == "failed"
     project = wire(tmp_path)
@@ -103,7 +103,7 @@ def test_what_the_gate_said_reaches_a_prompt_that_does_not_place_it(tmp_path: Pa
 NOISY = "sh, -c, 'echo the roof leaks; seq 9000 >&2; echo no more >&2; exit 3'"
 
 
-def test_what_a_gate_said_last_is_told_with_the_failure(tmp_path: Path):
+def test_the_last_output_of_a_gate_is_part_of_the_failure(tmp_path: Path):
     (tmp_path / "r.yaml").write_text(GATE % NOISY)
     (tmp_path / "s.yaml").write_text("default: ok")
     command = [sys.executable, "-m", "fanfold.cli.main", "run", "r.yaml", "--script", "s.yaml", "--yes"]
@@ -157,14 +157,14 @@ def feedback_of(folder: Path, result: Result, step: str) -> str:
         project.close()
 
 
-def test_errors_do_not_push_out_of_the_feedback_what_a_gate_said_elsewhere(tmp_path: Path):
+def test_errors_leave_room_for_the_output_of_a_gate_in_the_feedback(tmp_path: Path):
     said = feedback_of(tmp_path, run(tmp_path, GATE % NOISY, "default: ok"), "work#2/a")
     assert said.startswith("exit status 3\nthe roof leaks\n…")
     assert said.endswith("no more")
     assert len(said) < 5_000
 
 
-def test_however_much_fails_the_next_round_is_told_what_fits_a_prompt(tmp_path: Path):
+def test_feedback_on_many_failures_is_limited_to_what_fits_a_prompt(tmp_path: Path):
     recipe = (GATE % "true").replace("- id: work", '- id: work\n    for_each: "[1, 2, 3, 4, 5, 6, 7, 8]"')
     broken = {"fail": {"class": "agent", "message": "gave up " * 1_000}}
     script = json.dumps({"default": "ok", "steps": {"work#1/a[*]": broken}})
@@ -176,7 +176,7 @@ def test_however_much_fails_the_next_round_is_told_what_fits_a_prompt(tmp_path: 
     assert len(said) < FEEDBACK_CHARS + 100
 
 
-def test_what_a_person_has_against_it_reaches_the_next_round_in_words(tmp_path: Path):
+def test_objections_of_a_person_reach_the_next_round(tmp_path: Path):
     recipe = (GATE % "true").replace("gate: command, run: [true]", "gate: approval")
 
     async def work() -> Result:

@@ -70,7 +70,7 @@ def test_a_verdict_passes_on_evidence_that_is_there(project: Path):
         quote("two = 2", 2, "../a.py"), quote("goodbye", 1, "result"), {**quote("two = 3"), "found": True},
     ],
 )  # fmt: skip
-def test_what_is_not_there_counts_against_the_verdict(project: Path, invented: dict[str, Any]):
+def test_a_missing_file_counts_against_the_verdict(project: Path, invented: dict[str, Any]):
     result = judged(project, verdict(True, quote("two = 2"), invented), verdict(True, invented))
     assert result.status == "partial"
     said = result.steps["work#1/verify"].output
@@ -81,7 +81,7 @@ def test_what_is_not_there_counts_against_the_verdict(project: Path, invented: d
     assert error.code == "step.not_converged"
 
 
-def test_nothing_passes_without_evidence(project: Path):
+def test_no_gate_passes_without_evidence(project: Path):
     result = judged(project, verdict(True), verdict(True, quote("ten = 10", 9)))
     assert result.status == "completed"
     assert "without any evidence" in result.steps["work#1/verify"].output["feedback"]
@@ -151,7 +151,7 @@ def test_a_result_that_is_refuted_as_a_whole_is_done_again_or_fails(project: Pat
     assert "look#1/review[0]: scan False (a.py:2)" in feedback
 
 
-def test_a_tie_does_not_survive_and_what_nobody_reviewed_does_not_hold(project: Path):
+def test_findings_with_a_tie_or_without_a_review_are_dropped(project: Path):
     claims = claims_of({"a": "text", "b": {"list": [{"x": 1}]}, "c": None}, frozenset())
     assert [(one.name, one.whole) for one in claims] == [("a", True), ("b.list[0]", False)]
     held, against = vote("a", True), vote("a", False, {**quote("two = 2"), "found": True})
@@ -182,7 +182,7 @@ def test_a_reviewer_has_one_vote_on_a_claim_and_none_if_it_says_both():
 
 
 @pytest.mark.full
-def test_what_the_other_reviewers_said_is_kept_when_one_fails(project: Path):
+def test_outputs_of_other_reviewers_are_kept_when_one_fails(project: Path):
     against = [vote("scan", False, quote("two = 2"))]
     broken = {"look#*/review[1]": {"fail": {"class": "agent", "message": "lost its way"}}}
     result = reviewed(project, {"answer": 1}, against, [], [vote("scan", True)], more=broken)
@@ -215,7 +215,7 @@ def test_a_critic_may_quote_an_artifact_of_what_it_judges(project: Path):
     assert passed == [False, True]
 
 
-def test_what_earlier_phases_of_the_own_run_published_may_be_quoted(project: Path):
+def test_artifacts_of_earlier_phases_may_be_quoted(project: Path):
     (project / ".fanfold").mkdir()
     for name in ("mine", "other"):
         publish_phase(project / ".fanfold", name, "look", [Piece("scan", f"words of {name}")], "")
@@ -226,7 +226,7 @@ def test_what_earlier_phases_of_the_own_run_published_may_be_quoted(project: Pat
 
 
 @pytest.mark.full
-def test_what_got_no_vote_that_counts_is_not_called_refuted(project: Path):
+def test_a_finding_without_a_valid_vote_is_not_called_refuted(project: Path):
     unproven = [vote("scan", False)]
     result = reviewed(project, {"answer": 1}, unproven, unproven, [vote("scan", True, quote("two = 22"))])
     assert result.steps["look"].status == "failed"

@@ -127,7 +127,7 @@ def test_an_invalid_draft_is_corrected_from_the_compiler_s_words(place: Place):
     assert place.cli("verify", "--all").returncode == 0
 
 
-def test_whoever_waits_is_told_what_the_planner_does_and_how_to_run_what_it_drafted(place: Place):
+def test_the_activity_of_the_planner_is_shown_with_the_command_that_runs_its_draft(place: Place):
     (place.folder / "README.md").write_text("Packages: a, b\n")
     reads = Reply(calls=(Call("read_file", {"path": "README.md"}),))
     answers = iter([reads, None, None])
@@ -164,13 +164,13 @@ def test_a_draft_that_stays_invalid_is_refused_after_three_rounds(place: Place):
 @pytest.mark.parametrize(
     "wrong", ["steps: [{id: a, prompt: x}]\nname: plain\n", "", "no: recipe\n", "x" * 70_000]
 )
-def test_what_is_no_recipe_in_phases_goes_back_too(place: Place, wrong: str):
+def test_a_draft_without_phases_is_sent_back_too(place: Place, wrong: str):
     with Provider(drafts(wrong, f"```yaml\n{GOOD}```")) as provider:
         status, drafted, _ = plan(place, "Tidy all packages", **given(provider))
     assert (status, drafted["rounds"], drafted["name"]) == (0, 2, "tidy-up")
 
 
-def test_what_is_not_fit_for_a_workflow_is_given_to_one_agent(place: Place):
+def test_a_request_unfit_for_a_workflow_goes_to_one_agent(place: Place):
     answer = {"fit": False, "reason": "it is one line", "recipe": ""}
     with Provider(lambda asked: answer_with(answer, asked)) as provider:
         done = place.cli("plan", "Fix the typo's place", "--save", "x", **given(provider))
@@ -181,7 +181,7 @@ def test_what_is_not_fit_for_a_workflow_is_given_to_one_agent(place: Place):
     assert not (place.folder / ".fanfold/workflows/x.yaml").exists()
 
 
-def test_a_planner_that_fails_is_told_with_its_run(place: Place):
+def test_a_failed_planner_is_reported_with_its_run(place: Place):
     with Provider(lambda _: Reply(text="I cannot")) as provider:
         status, said, _ = plan(place, "Tidy all packages", **given(provider))
     assert (status, said["error"]["code"]) == (1, "plan.failed")
@@ -204,7 +204,7 @@ def test_a_refinement_shows_the_difference_and_can_be_saved(place: Place):
     assert (place.folder / "tidy.yaml").read_text() == GOOD
 
 
-def test_nothing_is_saved_over_another_recipe_unless_told(place: Place):
+def test_no_recipe_is_overwritten_unless_requested(place: Place):
     for words, status in (((), 0), ((), 2), (("--replace",), 0)):
         done = place.cli("plan", TASKS[0], "--no-model", "--save", "tidy", *words)
         assert done.returncode == status, done.stderr
@@ -256,7 +256,7 @@ def test_a_task_full_of_templates_and_controls_stays_text(place: Place):
     assert place.cli("check", "odd").returncode == 0
 
 
-def test_the_small_local_model_is_not_asked_to_plan_unless_somebody_names_it(small: Place) -> None:
+def test_the_small_local_model_plans_only_if_it_is_named(small: Place) -> None:
     assert "local:smollm2" in small.cli("models").stdout
     done = small.cli("plan", TASKS[0])
     assert done.returncode == 0
@@ -271,7 +271,7 @@ def test_the_small_local_model_is_not_asked_to_plan_unless_somebody_names_it(sma
     assert said["error"]["code"] == "plan.failed"  # it was asked
 
 
-def test_doctor_names_the_model_that_works_where_nobody_names_one(small: Place) -> None:
+def test_doctor_names_the_working_model_if_none_is_configured(small: Place) -> None:
     def told(**environment: str) -> tuple[str, str]:
         found = json.loads(small.cli("doctor", "--json", **environment).stdout)["checks"]
         (one,) = [row for row in found if row["name"] == "model"]

@@ -9,7 +9,7 @@ import pytest
 from fanfold.api.planning import MAX_ENTERED, look_at
 
 
-def test_a_project_is_told_by_names_and_never_by_what_files_hold(tmp_path: Path):
+def test_a_project_is_described_by_file_names_and_never_by_content(tmp_path: Path):
     for name in ("src/a.py", "src/b.py", "web/c.ts", "node_modules/d.js", ".secret/e.py", "notes.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("canary-content")
@@ -25,7 +25,7 @@ def test_a_project_is_told_by_names_and_never_by_what_files_hold(tmp_path: Path)
 
 
 @pytest.mark.full
-def test_a_tree_without_end_is_told_as_more_than_was_counted(tmp_path: Path):
+def test_an_endless_tree_is_reported_as_more_than_the_count(tmp_path: Path):
     for number in range(MAX_ENTERED):
         (tmp_path / f"f{number}").mkdir()
     (tmp_path / "a.py").touch()

@@ -71,7 +71,7 @@ def bring(project: Path) -> None:
 
 
 @pytest.mark.parametrize("name", WANTED)
-def test_nothing_that_a_project_brings_is_started(world: RealWorld, name: str):
+def test_no_program_of_a_project_is_started(world: RealWorld, name: str):
     bring(world.project)
     world.role("coder", name)
     prompt = task({"write": "hello.txt", "text": "hello"}, say="I wrote it.")

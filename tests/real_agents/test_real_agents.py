@@ -58,7 +58,7 @@ def test_a_step_changes_files_and_reaches_its_provider_alone(world, seen, name):
 
 
 @pytest.mark.parametrize("name", WANTED)
-def test_a_killed_session_goes_on(world, seen, name):
+def test_a_killed_session_continues(world, seen, name):
     note(seen, name, "resume", "no")
     world.role("coder", name)
     acts = [{"write": "hello.txt", "text": "hello"}]

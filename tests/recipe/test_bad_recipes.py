@@ -57,7 +57,7 @@ def test_a_bad_recipe_is_refused_at_the_word_that_is_wrong(file: Path):
         ("!!", "use lower-case letters"),
     ],
 )
-def test_a_name_that_cannot_be_used_is_told_as_it_could_be(said: str, help: str):
+def test_an_unusable_name_gets_a_suggestion_of_a_usable_one(said: str, help: str):
     text = f'name: "{said}"\nsteps: [{{id: a, agent: explorer, prompt: x}}]\n'
     (found,) = compile_text(text).report.diagnostics
     assert found.help.startswith(help)
@@ -91,7 +91,7 @@ def test_there_are_enough_of_them():
         ("[{type: string}]", "missing_key", ""),
     ],
 )
-def test_an_input_in_another_form_is_told_in_ours(inputs: str, code: str, help: str):
+def test_an_input_in_another_form_gets_ours_as_a_suggestion(inputs: str, code: str, help: str):
     report = compile_text(f"name: x\ninputs: {inputs}\nsteps: [{{id: a, prompt: x}}]\n").report
     (found,) = [one for one in report.diagnostics if one.severity == "error"]
     assert (found.code, found.help) == (f"recipe.{code}", help)
@@ -146,7 +146,7 @@ steps:
         ("true if inputs.n > 1 else false", "'if' is not possible here", "write CONDITION ? VALUE : OTHER"),
     ],
 )
-def test_an_expression_of_another_language_is_told_in_ours(when: str, message: str, help: str):
+def test_an_expression_of_another_language_gets_ours_as_a_suggestion(when: str, message: str, help: str):
     report = compile_text(JUDGED % when).report
     (found,) = [one for one in report.diagnostics if one.severity == "error"]
     assert (found.code, found.message) == ("recipe.bad_expression", message)
@@ -162,5 +162,5 @@ def test_an_expression_of_another_language_is_told_in_ours(when: str, message: s
         "!steps.a.output.ok",
     ],
 )
-def test_what_lists_and_texts_can_do_is_left_alone(when: str):
+def test_methods_of_lists_and_texts_are_left_alone(when: str):
     assert [one.message for one in compile_text(JUDGED % when).report.diagnostics] == []

@@ -31,7 +31,7 @@ values = st.recursive(
 
 @pytest.mark.full
 @given(st.dictionaries(st.text(), values, max_size=5))
-def test_whatever_a_recipe_holds_comes_back_from_its_yaml(metadata):
+def test_every_recipe_survives_a_round_trip_through_yaml(metadata):
     recipe = Recipe(name="r", steps=[STEP], metadata=metadata)
     assert Recipe.from_yaml(recipe.to_yaml()) == recipe
 

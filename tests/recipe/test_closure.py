@@ -152,7 +152,7 @@ def test_inputs_of_a_broken_sub_workflow_are_not_called_unknown(tmp_path: Path):
     assert found == [("recipe.bad_type", "leaf.yaml")]
 
 
-def test_what_is_not_a_recipe_is_said_in_its_own_file(tmp_path: Path):
+def test_a_file_that_is_no_recipe_is_reported_by_its_own_name(tmp_path: Path):
     write(tmp_path, root=calling("root", "./leaf.yaml"), leaf="- just a list\n")
     (diagnostic,) = compile_in(tmp_path).report.diagnostics
     assert (diagnostic.code, diagnostic.file) == ("recipe.bad_type", str(tmp_path / "leaf.yaml"))
@@ -204,7 +204,7 @@ def test_the_number_of_sub_workflows_is_limited(tmp_path: Path):
 TITLED = LEAF + 'output: {title: "{{steps.a.output}}"}\n'
 
 
-def test_what_is_taken_from_a_sub_workflow_must_be_in_its_output(tmp_path: Path):
+def test_a_value_read_from_a_sub_workflow_must_be_in_its_output(tmp_path: Path):
     root = """\
 name: root
 steps:

@@ -97,7 +97,7 @@ def test_computed_objects_have_sorted_fields_so_that_runs_agree() -> None:
         ("inputs.list[0].map(x, x)", "looped over"),
     ],
 )
-def test_what_fails_at_run_time_says_why(text: str, says: str) -> None:
+def test_a_failure_at_run_time_states_its_cause(text: str, says: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         evaluate(text, VALUES)
     assert says in caught.value.message
@@ -198,7 +198,7 @@ def test_a_type_that_is_certainly_wrong_is_refused(text: str, wants: Literal["bo
         ("inputs.list.map(x, x)", "list"), ("item.x ? [1] : []", "list"), ("type(inputs.n) == int", "bool"),
     ],
 )  # fmt: skip
-def test_what_depends_on_values_is_judged_when_it_runs(text: str, wants: Literal["bool", "list"]) -> None:
+def test_checks_that_depend_on_values_happen_at_run_time(text: str, wants: Literal["bool", "list"]) -> None:
     check(text, wants)
 
 

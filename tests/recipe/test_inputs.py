@@ -24,7 +24,7 @@ def test_defaults_fill_in_and_the_rest_is_null():
     assert bind_inputs(PLAN, {"topic": "x"}) == {"topic": "x", "depth": "deep", "count": None, "flag": None}
 
 
-def test_what_is_given_wins():
+def test_a_given_value_takes_precedence():
     given = {"topic": "x", "depth": "shallow", "count": 3, "flag": True}
     assert bind_inputs(PLAN, given) == given
 
@@ -148,7 +148,7 @@ def _ring() -> list[JSON]:
 @pytest.mark.parametrize(
     "value", [_nested(5_000), _ring(), "\ud800", {"\udcff": 1}, {1: 2}, {"a": {1, 2}}, b"x", "x" * 2**25]
 )
-def test_what_no_log_could_hold_is_refused_before_anything_begins(value: JSON):
+def test_values_no_log_can_store_are_refused_before_the_run(value: JSON):
     plan = Plan(name="p", steps=(), inputs=(Input("x"),))
     with pytest.raises(AuthorError) as caught:
         bind_inputs(plan, {"x": value})

@@ -94,7 +94,7 @@ def test_two_files_of_one_version_are_reported(folders: tuple[Path, Path, Path],
         ("./none/breif.yaml", "check the path"),
     ],
 )
-def test_what_is_not_found_is_hinted_at(
+def test_not_found_errors_have_a_hint(
     folders: tuple[Path, Path, Path], library: Library, ref: str, hint: str
 ):
     put(folders[0], "brief.yaml")
@@ -111,7 +111,7 @@ def test_paths_are_relative_to_the_caller(folders: tuple[Path, Path, Path], libr
         assert (found.file, found.origin) == (str(path), "path")
 
 
-def test_a_path_is_relative_to_the_working_folder_when_nobody_calls(
+def test_a_path_without_a_calling_recipe_is_relative_to_the_working_folder(
     folders: tuple[Path, Path, Path], library: Library, monkeypatch: pytest.MonkeyPatch
 ):
     put(folders[0], "brief.yaml")

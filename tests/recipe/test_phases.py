@@ -184,7 +184,7 @@ def test_a_phase_takes_the_recipes_policy_and_has_no_attempts():
         ("description: no such key", "recipe.unknown_key"),
     ],
 )
-def test_what_a_phase_says_is_checked(more: str, code: str):
+def test_the_keys_of_a_phase_are_checked(more: str, code: str):
     assert codes(compile_text("name: t\nphases:\n" + phase("p", more))) == [code]
 
 

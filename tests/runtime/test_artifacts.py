@@ -90,7 +90,7 @@ def failing(project: Project, script: str) -> Any:
     return document["steps"]["a"]["error"]
 
 
-def test_what_a_step_leaves_is_published_and_the_steps_after_it_see_it(project: Project) -> None:
+def test_artifacts_of_a_step_are_published_to_later_steps(project: Project) -> None:
     document = project.run(MAKE_AND_USE, SCRIPT)
     assert document["status"] == "completed", document["error"]
     assert document["output"] == "the owl plan"
@@ -114,7 +114,7 @@ def test_a_fork_has_the_artifacts_of_the_steps_that_it_keeps(project: Project) -
     assert project.fanfold("verify", "last").returncode == 0
 
 
-def test_what_others_published_is_only_to_be_read(project: Project) -> None:
+def test_artifacts_of_other_steps_are_read_only(project: Project) -> None:
     own = 'cat "$FANFOLD_ARTIFACTS/notes/plan.md"; echo built > "$FANFOLD_ARTIFACTS/out.txt"'
     assert own in MAKE_AND_USE
     changed = MAKE_AND_USE.replace(own, "cd $FANFOLD_ARTIFACTS/notes; rm -f plan.md; echo other > plan.md")
@@ -137,7 +137,7 @@ steps:
 """
 
 
-def test_who_only_reads_the_project_leaves_artifacts_and_nothing_else(project: Project) -> None:
+def test_a_reader_of_the_project_leaves_only_artifacts(project: Project) -> None:
     leaves = "{tool: write_file, args: {path: artifacts/plan.md, content: first owls}}"
     reads = "steps: {plan: {output: x, tool_calls: [%s]}, look: {output: x, tool_calls: [%s]}}\n"
     look = "{tool: read_file, args: {path: artifacts/plan.md}}"
@@ -153,7 +153,7 @@ def test_who_only_reads_the_project_leaves_artifacts_and_nothing_else(project: P
     assert not (project.folder / "docs").exists()
 
 
-def test_who_lets_a_run_only_read_gets_no_artifacts_of_agents(project: Project) -> None:
+def test_a_read_only_run_gets_no_artifacts_of_agents(project: Project) -> None:
     script = "default: {output: x, writes: {artifacts/plan.md: owls}}\n"
     (project.folder / "r.yaml").write_text(READER)
     (project.folder / "s.yaml").write_text(script)
@@ -224,7 +224,7 @@ steps:
         ('mkdir "$FANFOLD_ARTIFACTS/shut" && chmod 0 "$FANFOLD_ARTIFACTS/shut"; exit 3', "command.failed"),
     ],
 )
-def test_what_may_not_be_published_fails_the_step_and_nothing_is(
+def test_a_forbidden_artifact_fails_the_step_and_publishes_none(
     project: Project, script: str, code: str
 ) -> None:
     assert failing(project, script)["code"] == code

@@ -133,7 +133,7 @@ def test_an_unknown_back_end_is_found_by_check_at_the_step_with_those_there_are(
         run(place, TWO)
 
 
-def test_one_that_is_not_usable_here_says_why_before_anything_runs(place: Place) -> None:
+def test_an_unusable_agent_gives_its_reason_before_the_run(place: Place) -> None:
     away = BackendKind(name="parrot", make=Parrot, check=gone)
     wired = wire(place.folder, place.environment, backends=(*BACKENDS, away))
     (place.folder / "r.yaml").write_text(TWO)
@@ -156,7 +156,7 @@ def test_the_flag_is_refused_with_those_there_are(place: Place, name: str) -> No
     assert document["warnings"] == [f'would be refused: there is no agent back end "{name}"']
 
 
-def test_a_role_that_nobody_wrote_into_the_recipe_is_refused_before_the_run(place: Place) -> None:
+def test_a_role_missing_in_the_recipe_is_refused_before_the_run(place: Place) -> None:
     place.role('backend = "nowhere"\n', "default")
     error = refused(place, "name: r\nsteps: [{id: a, prompt: go}]\n")
     assert (error.code, error.message) == (

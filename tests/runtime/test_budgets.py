@@ -85,7 +85,7 @@ def test_the_run_s_own_estimates_come_before_the_general_one() -> None:
     assert estimate("worker", given, {"worker": [1, 500, 0]}, ledgers) == (500, 1)
 
 
-def test_a_budget_for_less_than_two_admits_one_after_the_other_pauses_and_goes_on_when_raised(
+def test_a_budget_below_two_agents_admits_one_at_a_time_pauses_and_resumes_when_raised(
     tmp_path: Path,
 ) -> None:
     script = "default: {output: x, usage: {input_tokens: 3000, output_tokens: 500}}"
@@ -176,9 +176,7 @@ def test_the_first_guess_is_a_number_of_tokens_at_the_price_of_the_model(
 
 
 @pytest.mark.full
-def test_what_a_role_spent_with_the_same_model_is_expected_of_it_again(
-    tmp_path: Path, provider: Provider
-) -> None:
+def test_forecasts_use_the_spending_of_a_role_with_the_same_model(tmp_path: Path, provider: Provider) -> None:
     estimates(tmp_path, provider)
     told = estimates(tmp_path, provider, budget_tokens=90_000)
     assert told == {"explorer": {"tokens": 1_000, "micro_usd": 4_200}}

@@ -193,7 +193,7 @@ def test_tests_that_fail_reach_the_next_round_and_never_count_as_passed(reposito
     assert "still wrong" in names["feedback"]
 
 
-def test_a_project_that_says_nothing_about_tests_is_told_before_a_run(tmp_path: Path):
+def test_a_project_without_a_test_command_is_reported_before_a_run(tmp_path: Path):
     project = wire(tmp_path)
     try:
         found = project.compile_context().own_command("tests")

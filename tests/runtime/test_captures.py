@@ -151,7 +151,7 @@ def golden_of(captured: CaptureResult) -> str:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
-def test_what_was_delegated_is_captured_as_a_person_would_write_it_and_tells_agents_the_same(
+def test_delegated_work_is_captured_as_a_readable_recipe_with_the_same_prompts(
     name: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "project"

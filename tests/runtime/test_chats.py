@@ -93,7 +93,7 @@ default: fine
 
 
 @pytest.mark.full
-def test_the_lead_hears_of_every_turn_of_a_subagent_that_was_told_more(project: Any) -> None:
+def test_the_lead_gets_every_turn_of_a_subagent_with_new_input(project: Any) -> None:
     script = f"""
 steps:
   lead: {{output: sent, tool_calls: [{spawn("a")}, {{tool: send_input, args: {{agent: a, text: more}}}}]}}
@@ -130,7 +130,7 @@ default: seen
     play(project({"FANFOLD_MAX_THREADS": "1"}), story, Options(permission="auto", script=script))
 
 
-def test_what_may_be_done_is_changed_from_the_next_turn_on_in_the_same_conversation(project: Any) -> None:
+def test_permissions_change_from_the_next_turn_in_the_same_conversation(project: Any) -> None:
     call = "{tool: task, args: {role: explorer, task: look, name: NAME}}"
     script = f"""
 steps:
@@ -197,7 +197,7 @@ def test_a_turn_that_its_provider_refused_says_why_and_the_next_one_works(projec
         play(opened, story, Options(permission="auto"))
 
 
-def test_a_chat_that_somebody_paused_goes_on_with_the_next_thing_that_is_said(project: Any) -> None:
+def test_a_paused_chat_continues_with_the_next_message(project: Any) -> None:
     opened = project({})
 
     async def story(chat: Chat) -> None:

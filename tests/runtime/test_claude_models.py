@@ -62,7 +62,7 @@ def test_a_claude_role_names_its_model(tmp_path: Path, model: str, meant: str | 
 
 
 @pytest.mark.parametrize("model", ["sonnet", "claude-opus-4-5"])
-def test_without_anthropic_the_run_s_model_is_used_and_that_is_said(tmp_path: Path, model: str) -> None:
+def test_without_anthropic_the_run_s_model_is_used_and_reported(tmp_path: Path, model: str) -> None:
     roles = wire(project(tmp_path, model), {**nobody_s(tmp_path), "OPENAI_API_KEY": "k"}).roles
     role, (notice,) = roles.find("rev"), roles.notices
     assert role is not None

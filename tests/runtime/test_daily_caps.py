@@ -23,7 +23,7 @@ from tests.work import PATIENCE_S
 NOON = datetime(2026, 11, 18, 12, 0).astimezone()
 
 
-def test_what_every_process_spends_is_one_sum_and_the_next_day_begins_at_nothing(tmp_path: Path) -> None:
+def test_spending_of_all_processes_is_one_sum_and_each_day_starts_at_zero(tmp_path: Path) -> None:
     def spend(_: int) -> None:
         caps = DailyCaps(tmp_path, 1_000, None, lambda: NOON)
         for _ in range(20):

@@ -73,7 +73,7 @@ def test_the_same_word_means_the_same_whether_a_person_or_the_time_says_it(
     assert by_time[0] == ("partial" if by_time[3] else "completed")
 
 
-def test_who_goes_on_is_not_told_that_a_person_answered(tmp_path: Path):
+def test_a_continuing_process_prints_no_answer_of_a_person(tmp_path: Path):
     async def work() -> str:
         async with client(tmp_path) as opened:
             options = Options(permission="auto", script="default: ok")

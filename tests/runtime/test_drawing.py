@@ -200,7 +200,7 @@ def test_a_chain_with_edges_over_all_of_it_does_not_explode():
 HOSTILE = '"><script>alert(1)</script>&\x00\x1b]\n{{x}}'
 
 
-def test_what_a_recipe_says_is_text_in_the_picture():
+def test_words_of_a_recipe_are_plain_text_in_the_drawing():
     step = Step(id="a", action=CommandBody(run=(HOSTILE,)).action(), description=HOSTILE)
     plan = Plan(name="p", description=HOSTILE, steps=(step, agent("b")))
     root = ET.fromstring(svg(plan))

@@ -189,7 +189,7 @@ def test_without_inputs_what_hangs_on_them_is_assumed():
     assert (result.agents.min, result.agents.expected, result.agents.max) == (0, 6, 64)
 
 
-def test_an_empty_list_leaves_nothing_and_holds_nobody_up():
+def test_an_empty_list_leaves_nothing_and_delays_no_step():
     result = predict(agent("a", for_each="inputs.none"), agent("b", "a"), inputs={"none": []})
     assert (result.waves, result.critical_path) == ([["b"]], ["b"])
 
@@ -217,7 +217,7 @@ def test_writers_of_separate_sets_and_isolated_writers_beside_readers_do_not():
     assert conflicts(agent("a", write_set=("src/**",)), agent("b", write_set=("docs/**",)), agent("c")) == []
 
 
-def test_a_shared_writer_conflicts_with_whoever_reads_what_it_writes():
+def test_a_shared_writer_conflicts_with_readers_of_its_files():
     writer = agent("w", write_set=("src/**",), workspace_mode="shared")
     reads_it, reads_other = agent("r", read_set=("src/a.py",)), agent("o", read_set=("docs/**",))
     assert conflicts(writer, reads_it, reads_other) == [("w", "r", "src/a.py")]
@@ -295,7 +295,7 @@ def test_agents_are_bounded_over_conditions_items_iterations_and_retries(step, l
     assert (agents.min, agents.max) == (low, high)
 
 
-def test_limits_that_would_stop_the_run_are_said():
+def test_limits_that_would_stop_the_run_are_reported():
     many = agent("a", for_each="inputs.n", max_items=500)
     result = predict(many, inputs={"n": list(range(70))})
     assert not result.would_run
@@ -305,7 +305,7 @@ def test_limits_that_would_stop_the_run_are_said():
     assert "may need more agents than max_agents (64)" in could.warnings[0]
 
 
-def test_where_a_limit_would_hold_the_run_is_said_and_what_follows_is_shown():
+def test_the_step_at_which_a_limit_pauses_the_run_is_shown_with_the_rest():
     five = tuple(agent(f"s{i}") for i in range(5))
     agents = predict(*five, slots=2, settings={"max_agents": 4})
     assert agents.waves == [["s0", "s1"], ["s2", "s3"], ["s4"]]
@@ -354,7 +354,7 @@ def test_each_of_thousands_of_items_is_as_much_work_to_predict_as_each_of_hundre
 
 
 @pytest.mark.full
-def test_what_is_larger_than_a_forecast_may_be_is_said_and_still_bounded():
+def test_a_plan_too_large_for_a_forecast_is_reported_and_bounded():
     pair = group("g", agent("x"), agent("y", "x"), for_each="inputs.n", max_items=10_000)
     roomy = {"max_steps": 100_000, "max_agents": 100_000}
     result = predict(pair, inputs={"n": list(range(10_000))}, settings=roomy)
@@ -395,7 +395,7 @@ def clash(a: Step, b: Step) -> bool:
 @pytest.mark.full
 @settings(max_examples=examples(400))
 @given(flat_plans(), st.integers(1, 4))
-def test_waves_keep_the_rules_and_leave_out_nobody_without_a_reason(steps: tuple[Step, ...], slots: int):
+def test_waves_keep_the_rules_and_omit_no_step_without_a_reason(steps: tuple[Step, ...], slots: int):
     result = predict(*steps, slots=slots)
     by_id = {step.id: step for step in steps}
     ready_at: dict[str, tuple[int, int]] = {}

@@ -85,7 +85,7 @@ def test_a_task_that_is_cancelled_again_and_again_still_leaves_its_run_paused_an
 
 
 @pytest.mark.full
-def test_a_service_that_drives_many_runs_keeps_none_that_is_over() -> None:
+def test_a_service_that_drives_many_runs_keeps_no_finished_ones() -> None:
     async def work() -> None:
         async with fanfold.open(".") as ff:
             run = await ff.start(TWO, options=QUICK)
@@ -128,7 +128,7 @@ def test_an_interrupt_in_a_notebook_pauses_the_run_as_it_does_in_a_script(projec
     assert told == "paused\n"
 
 
-def test_an_async_function_that_waits_for_its_own_project_is_refused_and_hangs_nobody() -> None:
+def test_an_async_function_that_waits_for_its_own_project_is_refused_without_a_hang() -> None:
     with fanfold.open_sync(".") as ff:
 
         @fanfold.function
@@ -254,7 +254,7 @@ def test_a_loop_finds_a_closed_project_closed_whether_it_was_used_or_not() -> No
     assert statuses() == ["completed"]
 
 
-def test_a_run_that_could_not_go_on_is_told_of_where_nobody_asked(
+def test_a_run_that_cannot_continue_is_reported_without_a_request(
     project: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(*, asked: bool) -> None:
@@ -277,7 +277,7 @@ def test_a_run_that_could_not_go_on_is_told_of_where_nobody_asked(
     assert isinstance(record.exc_info[1], fanfold.WorldError)
 
 
-def test_what_a_program_does_to_a_result_changes_neither_the_run_nor_the_next_result() -> None:
+def test_a_program_that_edits_a_result_changes_neither_the_run_nor_later_results() -> None:
     @fanfold.function
     def listed(items: list[int]) -> list[int]:
         return items
@@ -349,7 +349,7 @@ def test_a_loop_may_begin_its_tasks_at_once() -> None:
     assert asyncio.run(asyncio.wait_for(work(), PATIENCE_S)).status == "waiting"
 
 
-def test_a_run_that_reached_a_limit_goes_on_with_a_higher_one() -> None:
+def test_a_run_that_reached_a_limit_continues_with_a_higher_one() -> None:
     with fanfold.open_sync(".") as ff:
         held = ff.run(TWO, options=fanfold.Options(script="default: ok", max_agents=1))
         assert held.status == "paused"
@@ -375,7 +375,7 @@ def test_a_run_can_be_resumed_as_soon_as_it_says_that_it_paused() -> None:
 
 
 @pytest.mark.full
-def test_a_function_of_the_program_is_waited_for_by_whoever_does_not_have_it(project: Path) -> None:
+def test_a_process_without_a_function_waits_for_the_program_that_has_it(project: Path) -> None:
     @fanfold.function
     def only_in_this_program() -> str:
         return "from here"
@@ -451,7 +451,7 @@ def test_a_loop_that_was_closed_too_early_keeps_no_project_open(project: Path) -
     assert told.stdout == "['MainThread']\n"
 
 
-def test_a_thread_that_waits_while_another_closes_is_told_so() -> None:
+def test_a_waiting_thread_gets_an_error_when_another_closes_the_project() -> None:
     loop = LoopThread()
     waits = threading.Event()
     told: list[BaseException] = []

@@ -39,7 +39,7 @@ def handler(folder: Path, body: str) -> str:
 
 
 @pytest.mark.parametrize("value", ['"\\ud800"', "float('nan')", "{1, 2}", "b'x'", "2**80", "{1: 2}"])
-def test_what_json_cannot_hold_fails_the_step_instead_of_being_patched_up(value: str, tmp_path: Path) -> None:
+def test_values_outside_json_fail_the_step(value: str, tmp_path: Path) -> None:
     folder = tmp_path / f"p{blake2b(value.encode(), digest_size=4).hexdigest()}"
     folder.mkdir()
     result = run(folder, handler(folder, f"return {value}"))
@@ -85,7 +85,7 @@ class FullDisk(SqliteStore):
 
 
 @pytest.mark.parametrize("refuse_at", [2, 3, 4])
-def test_a_full_disk_ends_the_process_and_the_run_goes_on_later(refuse_at: int, tmp_path: Path) -> None:
+def test_a_full_disk_ends_the_process_and_the_run_continues_later(refuse_at: int, tmp_path: Path) -> None:
     store = FullDisk(claimed(tmp_path))
     project = wire(tmp_path, store=opened(store))
     plan = compile_recipe(TWO, "r.yaml", project.compile_context()).plan
@@ -105,7 +105,7 @@ def test_a_full_disk_ends_the_process_and_the_run_goes_on_later(refuse_at: int, 
 WRITES = "name: writes\nsteps: [{id: w, agent: worker, prompt: write, write_set: [a.txt]}]"
 
 
-def test_what_was_taken_back_and_could_not_be_recorded_is_told_and_recorded_when_it_is_said_again(
+def test_an_unrecorded_undo_is_reported_and_recorded_when_repeated(
     tmp_path: Path,
 ) -> None:
     disk = Disk("full-at-undo", recording=False)

@@ -44,7 +44,7 @@ async def collected(handle: RunHandle, folder: Path, after: int = 0) -> list[Env
 
 
 @pytest.mark.usefixtures("nobody_looks_again")
-def test_followers_are_told_of_every_event_once_and_in_order(tmp_path: Path) -> None:
+def test_followers_get_every_event_once_and_in_order(tmp_path: Path) -> None:
     async def work() -> tuple[list[list[Envelope]], list[Envelope], int]:
         async with client(tmp_path) as opened:
             handle = await opened.start(CHAIN, options=SLOW)
@@ -95,7 +95,7 @@ def test_the_log_of_a_child_run_is_followed_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("nobody_looks_again")
-def test_what_is_asked_of_a_run_is_done_when_the_operation_returns(tmp_path: Path) -> None:
+def test_a_request_to_a_run_is_done_when_the_operation_returns(tmp_path: Path) -> None:
     async def work() -> list[str]:
         other = wire(tmp_path)
         async with client(tmp_path) as opened:

@@ -18,7 +18,7 @@ RECIPE = b"name: one\nsteps: [{id: one, agent: explorer, prompt: x}]\n"
 
 
 @pytest.mark.parametrize("script", ["default: ok", f"default: {SECRET}"])
-def test_who_fixed_it_knows_what_is_stored_and_no_secret(tmp_path: Path, script: str) -> None:
+def test_an_editor_of_the_store_knows_its_content_and_no_secret(tmp_path: Path, script: str) -> None:
     environment = {**os.environ, "FANFOLD_HOME": str(tmp_path / "home"), "OPENAI_API_KEY": SECRET}
     project = wire(tmp_path, environment)
     try:

@@ -233,7 +233,7 @@ def test_a_handler_sees_no_key_and_only_the_variables_that_the_user_named(
 
 
 @pytest.mark.full
-def test_whatever_a_handler_does_is_the_failure_of_its_step_alone(project: Path) -> None:
+def test_any_misbehaviour_of_a_handler_fails_its_step_alone(project: Path) -> None:
     steps = "".join(f"  - {{id: {name}, handler: {name}}}\n" for name in (*ODD, "forks"))
     result = run(project, f"name: odd\nsteps:\n{steps}")
     errors = {name: step.error for name, step in result.steps.items() if step.error is not None}
@@ -339,7 +339,7 @@ def test_bytecode_that_lies_beside_a_source_is_not_run(tmp_path: Path) -> None:
     assert result.steps["s"].output == "plain"
 
 
-def test_what_the_running_program_registered_is_called_in_it_with_values_of_its_own(tmp_path: Path) -> None:
+def test_functions_registered_by_the_program_run_in_it_with_copied_values(tmp_path: Path) -> None:
     kept: list[object] = []
 
     @fanfold.function("keeps-what-it-gets")
@@ -468,7 +468,7 @@ def test_a_value_that_cannot_be_read_is_the_failure_of_its_step(tmp_path: Path) 
     assert failed.error.code == "output.not_json"
 
 
-def test_what_ended_another_run_does_not_end_the_run_of_a_handler_that_raises_it(tmp_path: Path) -> None:
+def test_an_exception_of_another_run_does_not_end_the_run_of_a_handler(tmp_path: Path) -> None:
     def loses() -> None:
         raise LeaseLost("lease.lost", "another run went elsewhere")
 
@@ -478,7 +478,7 @@ def test_what_ended_another_run_does_not_end_the_run_of_a_handler_that_raises_it
     assert failed.error.message == "LeaseLost: another run went elsewhere"
 
 
-def test_who_stops_waiting_for_a_result_does_not_stop_the_run(tmp_path: Path) -> None:
+def test_a_caller_that_stops_waiting_does_not_stop_the_run(tmp_path: Path) -> None:
     async def work() -> Result:
         begin, go_on = asyncio.Event(), asyncio.Event()
 

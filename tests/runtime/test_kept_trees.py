@@ -44,7 +44,7 @@ def test_an_open_run_that_replaced_a_deleted_one_is_read_anew(folder: Path):
     project.close()
 
 
-def test_who_waits_reads_on_after_another_call_that_shared_the_tree_was_closed(folder: Path):
+def test_a_waiting_call_continues_after_a_call_with_the_same_tree_is_closed(folder: Path):
     asyncio.run(_wait_while_another_call_is_closed(folder))
 
 

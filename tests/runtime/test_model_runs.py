@@ -52,7 +52,7 @@ def test_the_user_s_choice_for_a_run_leaves_folds_to_the_fast_model(place: Place
 # -- conversations
 
 
-def test_what_is_said_to_a_subagent_goes_on_with_its_conversation(place: Place, provider: Provider) -> None:
+def test_input_for_a_subagent_continues_its_conversation(place: Place, provider: Provider) -> None:
     given = {**provider.environment, "FANFOLD_MODEL": SONNET}
     for words in (["spawn", "explorer", "Who is there?", "--name", "a"], ["wait", "a"]):
         assert place.cli(*words, **given).returncode == 0
@@ -64,7 +64,7 @@ def test_what_is_said_to_a_subagent_goes_on_with_its_conversation(place: Place, 
     assert "And who else?" in str(second[-1])
 
 
-def test_a_fork_at_a_turn_asks_the_model_behind_what_was_said_up_to_it(
+def test_a_fork_at_a_turn_asks_the_model_with_the_conversation_up_to_it(
     place: Place, provider: Provider
 ) -> None:
     given = {**provider.environment, "FANFOLD_MODEL": SONNET}
@@ -114,7 +114,7 @@ def test_instructions_of_a_folder_reach_who_works_there_as_they_were_at_the_star
     assert not any("Speak like" in told(asked) for asked in provider.asked[2:])
 
 
-def test_a_file_that_is_too_long_to_be_told_whole_is_said_to_be_cut(place: Place, provider: Provider) -> None:
+def test_a_file_that_is_too_long_is_cut_and_marked_as_cut(place: Place, provider: Provider) -> None:
     (place.folder / "AGENTS.md").write_text("# A\nSpeak like a sailor.\n# B\n" + "word " * 10_000)
     (place.folder / "r.yaml").write_text(STEP % ("explorer", ""))
     done = place.cli("run", "r.yaml", **provider.environment, FANFOLD_MODEL=SONNET)

@@ -60,7 +60,7 @@ def test_the_projects_own_file_cannot_list_it(project: Path, capsys: pytest.Capt
 
 
 @pytest.mark.full
-def test_what_is_listed_reaches_that_command_alone_and_is_masked_wherever_it_is_written_down(
+def test_a_listed_variable_reaches_its_command_alone_and_is_masked_everywhere(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     allow(project, "DEPLOY_HOST")
@@ -80,7 +80,7 @@ def test_what_is_listed_reaches_that_command_alone_and_is_masked_wherever_it_is_
     ("name", "value", "code"),
     [("DEPLOY_HOST", "", "variable.not_set"), ("DEPLOY_TOKEN", "short", "variable.too_short")],
 )
-def test_what_cannot_be_handed_over_or_masked_is_said_before_anything_runs(
+def test_variables_that_cannot_be_passed_or_masked_are_refused_before_the_run(
     project: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

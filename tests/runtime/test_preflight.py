@@ -188,7 +188,7 @@ def test_scripted_agents_are_not_asked_about_models(place: Place) -> None:
 
 
 @pytest.mark.full
-def test_a_fallback_that_cannot_work_is_left_out_and_the_run_goes_on(
+def test_a_fallback_that_cannot_work_is_left_out_and_the_run_continues(
     place: Place, provider: Provider
 ) -> None:
     names = '"nowhere:x", "local:smollm2", "openai:gpt-5", "anthropic:claude-haiku-4-5"'
@@ -210,7 +210,7 @@ def test_a_fallback_that_works_is_used_when_the_model_does_not(place: Place) -> 
 
 
 @pytest.mark.full
-def test_a_dry_run_tells_of_models_that_are_named_and_cannot_work(place: Place) -> None:
+def test_a_dry_run_warns_of_named_models_that_cannot_work(place: Place) -> None:
     place.role(f'model = "{SONNET}"\nfallback_models = ["nowhere:x"]\n')
     recipe = place.folder / "r.yaml"
     recipe.write_text(STEP % ("scout", ""))

@@ -106,7 +106,7 @@ def test_a_server_that_speaks_like_one_may_call_its_models_anything_but_takes_no
     assert OPENAI.is_at(None)
 
 
-def test_what_is_missing_is_said_in_its_words(tmp_path: Path) -> None:
+def test_missing_parts_are_named_in_the_words_of_the_source(tmp_path: Path) -> None:
     with pytest.raises(FanfoldError, match='"acme-large" needs ACME_API_KEY'):
         choose_model(config(tmp_path), NOWHERE, asked="acme-large")
     with pytest.raises(FanfoldError) as none:
@@ -125,7 +125,7 @@ def test_a_run_asks_it(tmp_path: Path, server: Server) -> None:
 
 
 @pytest.mark.full
-def test_summaries_are_made_by_its_fast_model_where_nobody_names_one(tmp_path: Path, server: Server) -> None:
+def test_summaries_use_the_provider_s_fast_model_by_default(tmp_path: Path, server: Server) -> None:
     recipe = """
 name: phased
 phases:
@@ -141,9 +141,7 @@ phases:
 
 
 @pytest.mark.full
-def test_what_it_charges_is_unknown_unless_its_row_names_it_in_the_list(
-    tmp_path: Path, server: Server
-) -> None:
+def test_the_price_of_a_provider_is_unknown_unless_its_row_names_it(tmp_path: Path, server: Server) -> None:
     recipe = "name: r\nsteps: [{id: a, agent: explorer, prompt: go, model: 'acme:gpt-5'}]\n"
     assert run(tmp_path, server, recipe).usage.cost_usd is None
     with pytest.raises(FanfoldError) as refused:

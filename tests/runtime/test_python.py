@@ -69,7 +69,7 @@ def test_inputs_and_recipes_are_checked_as_on_the_command_line(project):
 
 
 @pytest.mark.full
-def test_what_writes_needs_permission(project):
+def test_writing_steps_need_permission(project):
     recipe = fanfold.Recipe(name="r", steps=[{"id": "a", "run": ["echo", "hi"]}])
     with pytest.raises(fanfold.WorldError) as denied:
         fanfold.run_sync(recipe)
@@ -155,7 +155,7 @@ steps:
 """
 
 
-def test_results_and_events_return_at_an_approval_and_go_on_after_the_answer(project):
+def test_results_and_events_return_at_an_approval_and_continue_after_the_answer(project):
     (project / "asks.yaml").write_text(ASKS)
 
     async def work():
@@ -178,7 +178,7 @@ def test_results_and_events_return_at_an_approval_and_go_on_after_the_answer(pro
 
 
 @pytest.mark.full
-def test_who_stops_waiting_stops_nothing_else(project):
+def test_a_caller_that_stops_waiting_stops_no_other_call(project):
     (project / "slow.yaml").write_text("default: {output: done, delay_ms: 300}\n")
     slow = fanfold.Options(script=(project / "slow.yaml").read_text())
 
@@ -230,7 +230,7 @@ def test_options_beyond_what_may_be_asked_for_are_refused_as_on_the_command_line
     assert next(iter(beyond)) in refused.value.message
 
 
-def test_mistakes_in_inputs_and_scripts_are_told_with_their_place(tmp_path):
+def test_mistakes_in_inputs_and_scripts_are_reported_with_their_place(tmp_path):
     (tmp_path / "one.yaml").write_text(
         "name: one\ninputs: {topic: {required: true}}\nsteps: [{id: a, agent: explorer, prompt: x}]\n"
     )
@@ -272,7 +272,7 @@ def test_every_option_is_documented():
         assert isinstance(told, ast.Expr), ast.unparse(shape.body[at])
 
 
-def test_what_is_shown_in_a_line_is_short(project):
+def test_texts_shown_in_a_line_are_short(project):
     with fanfold.open_sync(project) as ff:
         run = ff.start("greet.yaml", options=fanfold.Options(script=f"default: {'long ' * 500}"))
         result = run.result()

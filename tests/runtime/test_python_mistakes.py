@@ -99,18 +99,18 @@ def test_a_request_that_its_reader_would_not_understand_is_never_stored():
         ("task", lambda ff, run: ff.plan(5)),
     ],
 )
-def test_an_argument_of_another_type_is_told_by_its_name(ff, run, wrong, call):
+def test_an_argument_of_a_wrong_type_is_named_in_the_error(ff, run, wrong, call):
     error = refusal(call, ff, run)
     assert (error.code, error.details) == ("usage.bad_value", {"option": wrong})
     assert error.message.startswith(f"{wrong} cannot be ")
 
 
-def test_a_handle_in_the_place_of_an_id_is_told_the_id(ff, run):
+def test_a_handle_in_place_of_an_id_gets_an_error_with_the_id(ff, run):
     assert refusal(ff.inspect, run).hint == f'name it by its id: "{run.id}"'
 
 
 @pytest.mark.parametrize("wrong", [{"timeout_ms": -1}, {"write_set": "src"}, {"merge": "maybe"}, {"name": 5}])
-def test_what_is_no_task_is_refused_before_anybody_works_on_it(ff, wrong):
+def test_an_invalid_task_is_refused_before_an_agent_starts(ff, wrong):
     error = refusal(ff.spawn_agent, "worker", "x", options=QUICK, **wrong)
     assert error.code == "usage.bad_value"
     assert next(iter(wrong)) in error.message
@@ -169,7 +169,7 @@ def test_a_project_that_is_not_there_is_not_made(project):
     assert sorted(path.name for path in project.iterdir()) == ["file"]
 
 
-def test_what_cannot_be_a_function_is_not_registered_as_one():
+def test_an_invalid_function_is_not_registered():
     def two(x: int) -> int:
         return x
 
@@ -205,7 +205,7 @@ def test_models_fit_inside_of_other_types(ff):
     assert refusal(ff.run, points, output=dict[str, Point], options=scripted).code == "output.unfit"
 
 
-def test_what_an_output_is_made_of_is_shown_and_what_it_lacks_is_said(ff):
+def test_the_sources_of_an_output_are_shown_and_missing_ones_are_reported(ff):
     class Strict(pydantic.BaseModel):
         x: int
 

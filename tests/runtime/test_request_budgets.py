@@ -226,7 +226,7 @@ def test_the_budget_of_a_sub_workflow_stops_its_agents_alone(tmp_path: Path) -> 
     play(tmp_path, script, scene)
 
 
-def test_what_a_dead_process_paid_for_is_in_the_list_of_runs_and_counts_after_resume(tmp_path: Path) -> None:
+def test_spending_of_a_dead_process_is_listed_and_counts_after_resume(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         world.store.dies_at = 7
         dead = await world.start(TRIO.partition("  - {id: b")[0], model=CHAT, budget_tokens=20_000)

@@ -159,7 +159,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 @pytest.mark.proof("merge conflict")
-def test_what_the_agent_settles_is_merged_and_the_step_keeps_its_own_answer(world: World) -> None:
+def test_a_conflict_resolved_by_the_agent_is_merged_and_the_step_keeps_its_output(world: World) -> None:
     answer = settles(usage={"input_tokens": 7, "output_tokens": 1})
     result = world.run(script(answer, usage={"input_tokens": 3}), world.write(OURS))
     assert (result.status, result.steps["w"].output) == ("completed", "done")
@@ -171,7 +171,7 @@ def test_what_the_agent_settles_is_merged_and_the_step_keeps_its_own_answer(worl
     assert world.left() == []
 
 
-def test_without_a_conflict_nobody_is_asked(world: World) -> None:
+def test_without_a_conflict_no_agent_is_asked(world: World) -> None:
     result = world.run(script({"fail": {"class": "agent"}}), world.write(edited(_9="ours too")))
     assert result.status == "completed"
     assert world.file().read_text() == edited(_3="theirs", _9="ours too", _15="theirs too")
@@ -242,7 +242,7 @@ def test_an_agent_that_fails_leaves_the_conflict_as_it_was(world: World) -> None
     assert world.told()[-1] | {"settled": False} == world.told()[-1]
 
 
-def test_what_the_agent_may_not_change_is_refused_like_any_violation(world: World) -> None:
+def test_forbidden_changes_of_the_agent_are_violations(world: World) -> None:
     stray = {"tool": "run_command", "args": {"argv": ["touch", "outside.txt"]}}
     result = world.run(script(settles(tool_calls=[stray])), world.write(OURS))
     error = result.steps["w"].error
@@ -276,7 +276,7 @@ def test_a_project_that_never_rests_fails_the_step_after_two_rounds(world: World
     assert world.words().count("resolve") == 2
 
 
-def test_of_what_is_no_text_the_agent_gets_both_sides_and_none_of_it_stays(world: World) -> None:
+def test_the_agent_gets_both_sides_of_a_binary_conflict_and_leaves_no_copies(world: World) -> None:
     world.file("src/logo").write_bytes(b"\0base")
     world.file("src/gone.txt").write_text("base\n")
 
@@ -400,7 +400,7 @@ def test_a_step_that_times_out_while_an_agent_settles_has_timed_out(world: World
     assert world.file().read_text() == OURS
 
 
-def test_paused_while_an_agent_settles_it_goes_on_from_there(world: World) -> None:
+def test_a_pause_during_the_resolution_of_a_conflict_continues_from_there(world: World) -> None:
     async def pause(handle: RunHandle) -> None:
         await until_asked()
         await handle.pause()

@@ -65,7 +65,7 @@ def test_a_step_that_is_repeated_hears_what_it_gave(project: Path) -> None:
     assert asked == {"go#1": "Try.", "go#2": f"Try.\n\n{FROM_ROUND_BEFORE}\nnot yet"}
 
 
-def test_where_the_recipe_places_it_nobody_else_hears_of_it(project: Path) -> None:
+def test_a_placed_instruction_reaches_no_other_agent(project: Path) -> None:
     critic = CRITIC.replace("Judge it.", '"Judge it. {{feedback.feedback}}"')
     asked = heard(project, f"repeat: {{until: steps.judge.output.good}}, steps: [{WRITE}, {critic}]")
     assert asked["go#2/write"] == "Write it."

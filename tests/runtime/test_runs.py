@@ -88,7 +88,7 @@ steps:
     assert result.output == [{"first": "x1", "last": "<x12>"}, {"first": "y1", "last": "<y12>"}]
 
 
-def test_an_inline_failure_stands_in_the_list_and_is_tolerated_by_whoever_reads_it(tmp_path: Path) -> None:
+def test_an_inline_failure_is_in_the_list_and_tolerated_by_its_readers(tmp_path: Path) -> None:
     recipe = """
 name: inline
 steps:
@@ -266,7 +266,7 @@ def test_a_step_with_a_cache_is_not_asked_again_until_its_files_change(tmp_path:
     assert run(tmp_path, recipe, script).usage.input_tokens == 5
 
 
-def test_a_token_budget_pauses_and_a_raised_one_goes_on(tmp_path: Path) -> None:
+def test_a_token_budget_pauses_and_a_raised_one_resumes(tmp_path: Path) -> None:
     recipe = """
 name: budget
 steps:
@@ -302,7 +302,7 @@ steps:
     asyncio.run(asyncio.wait_for(work(), PATIENCE_S))
 
 
-def test_a_step_without_a_prompt_is_told_what_its_role_says_about_its_inputs(tmp_path):
+def test_a_step_without_a_prompt_gets_the_inputs_that_its_role_names(tmp_path):
     (tmp_path / ".fanfold/agents").mkdir(parents=True)
     (tmp_path / ".fanfold/agents/guide.toml").write_text(
         'name = "guide"\ndescription = "d"\ndeveloper_instructions = "i"\nsandbox_mode = "read-only"\n'

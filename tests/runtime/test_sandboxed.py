@@ -204,7 +204,7 @@ def test_the_project_s_own_virtual_environment_works(project):
         secret.unlink()
 
 
-def test_variables_of_a_step_reach_its_program_and_nobody_on_the_way(project, tmp_path):
+def test_variables_of_a_step_reach_its_program_and_no_process_between(project, tmp_path):
     """A library to preload, say, would run outside of the sandbox in whoever puts it up."""
     if shutil.which("cc") is None:
         pytest.skip("needs a C compiler: apt-get install gcc")

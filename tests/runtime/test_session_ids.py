@@ -30,7 +30,7 @@ def test_sessions_of_numbered_steps_follow_one_another(path: str) -> None:
     assert steps_back <= 1, "the row may go over the end of all names once"
 
 
-def test_the_first_characters_tell_neighbours_apart() -> None:
+def test_the_first_characters_distinguish_neighbours() -> None:
     ids = [session_id("r", f"ask[{number}]", 1) for number in range(1_000)]
     assert len({name[:6] for name in ids}) == len(ids)
     assert {len(name) for name in ids} == {13}

@@ -96,7 +96,7 @@ def strays(result: Result, step: str = "w") -> list[str]:
     return [one.partition(" (")[0] for one in named]  # without the reason
 
 
-def test_what_lies_in_the_write_set_is_no_violation(project: Path) -> None:
+def test_changes_inside_the_write_set_are_no_violation(project: Path) -> None:
     result = run(project, shared("echo y >> src/a.py; mkdir src/new; touch src/new/b.py"))
     assert result.status == "completed"
     assert told(project, result.run_id, "violation", "violation_warning") == []
@@ -171,7 +171,7 @@ def test_a_violation_of_an_attempt_is_not_forgotten_by_the_next(project: Path, e
     assert "changed forbidden paths: new.txt" in step.error.message
 
 
-def test_beside_another_shared_writer_it_is_a_warning_since_nobody_knows_whose_it_is(project: Path) -> None:
+def test_a_violation_beside_another_shared_writer_is_a_warning(project: Path) -> None:
     recipe = """
 name: two
 steps:
@@ -193,7 +193,7 @@ steps:
     assert {row["path"] for fact in facts for row in fact["paths"]} == {"new.txt"}
 
 
-def test_what_an_isolated_step_merges_meanwhile_is_not_held_against_a_shared_one(project: Path) -> None:
+def test_merges_of_an_isolated_step_are_no_violation_of_a_shared_one(project: Path) -> None:
     recipe = """
 name: beside
 steps:
@@ -252,7 +252,7 @@ def run_elsewhere(project: Path, began: Path) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize(("more", "found"), [("", []), ("; touch docs/mine.md", ["docs/mine.md"])])
-def test_what_another_process_merges_meanwhile_is_not_held_against_a_shared_step(
+def test_merges_of_another_process_are_no_violation_of_a_shared_step(
     project: Path, more: str, found: list[str]
 ) -> None:
     wait = "touch src/began; until test -e docs/new/n.md; do sleep 0.02; done"
@@ -274,7 +274,7 @@ def test_what_another_process_merges_meanwhile_is_not_held_against_a_shared_step
         assert told(project, result.run_id, "violation", "violation_warning") == []
 
 
-def test_who_declares_nothing_or_everything_is_not_held_to_a_set(project: Path) -> None:
+def test_steps_without_sets_or_with_all_files_are_not_limited(project: Path) -> None:
     recipe = """
 name: unwatched
 steps:
@@ -289,7 +289,7 @@ steps:
     assert told(project, result.run_id, "violation", "violation_warning") == []
 
 
-def test_watching_is_over_when_the_step_is(project: Path) -> None:
+def test_watching_ends_with_the_step(project: Path) -> None:
     async def work() -> Watching:
         async with client(project) as opened:
             options = Options(permission="auto", script="default: x")

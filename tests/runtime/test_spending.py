@@ -34,7 +34,7 @@ def provider() -> Iterator[Provider]:
 
 
 @pytest.mark.full
-def test_more_than_twenty_agents_are_asked_about_and_where_nobody_can_be_asked_denied(
+def test_more_than_twenty_agents_need_a_permission_and_are_denied_without_a_user(
     place: Place, provider: Provider
 ) -> None:
     given = {**provider.environment, "FANFOLD_MODEL": SONNET}
@@ -58,7 +58,7 @@ def test_more_than_twenty_agents_are_asked_about_and_where_nobody_can_be_asked_d
 
 
 @pytest.mark.full
-def test_scripted_agents_cost_nothing_and_nobody_is_asked(place: Place) -> None:
+def test_scripted_agents_cost_nothing_and_need_no_question(place: Place) -> None:
     (place.folder / "listed.yaml").write_text(LISTED)
     (place.folder / "s.yaml").write_text("default: ok\n")
     files = f"files=[{','.join(str(n) for n in range(40))}]"
@@ -81,7 +81,7 @@ def start(folder: Path, options: Options, **environment: str) -> str:
     return asyncio.run(work())
 
 
-def test_what_costs_more_than_the_user_lets_pass_is_asked_about(tmp_path: Path) -> None:
+def test_costs_above_the_user_s_limit_need_a_permission(tmp_path: Path) -> None:
     assert start(tmp_path, Options()) == ""
     told = start(tmp_path, Options(), FANFOLD_ASK_ABOVE_CENTS="10")
     assert "will probably cost $0.12 (more than $0.10, permission.ask_above_cents)" in told

@@ -97,7 +97,7 @@ def test_home_has_one_phrase_for_each_kind_of_open_item(tmp_path: Path) -> None:
 
 
 @pytest.mark.full  # merges with git
-def test_changes_of_a_failed_step_are_kept_and_said_not_to_be_merged(tmp_path: Path) -> None:
+def test_changes_of_a_failed_step_are_kept_and_marked_as_not_merged(tmp_path: Path) -> None:
     recipe = "name: writes\nsteps: [{id: fix, agent: worker, write_set: [a.txt], prompt: go}]"
     script = 'steps: {fix: {output: x, writes: {a.txt: "a", "../b.txt": "b"}}}'
 

@@ -126,7 +126,7 @@ steps:
     assert result.steps["a"].type == "note"
 
 
-def test_what_is_known_at_once_is_held_against_the_schema_all_the_same(tmp_path: Path) -> None:
+def test_values_known_before_the_run_are_checked_against_the_schema(tmp_path: Path) -> None:
     result = run(tmp_path, "name: n\nsteps: [{id: a, note: x, output_schema: {type: string}}]")
     assert result.status == "failed"
     assert result.steps["a"].error is not None

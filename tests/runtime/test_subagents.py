@@ -236,7 +236,7 @@ def test_many_processes_may_spawn_at_once_and_a_key_makes_repeating_safe(tmp_pat
 # --------------------------------------------------------------------------------------------- waiting
 
 
-def test_waiting_ends_nobody_and_zero_only_looks(play):
+def test_waiting_ends_no_child_and_zero_polls(play):
     async def story(hand: Hand) -> None:
         await hand.spawn("a")
         await hand.spawn("b", "break")
@@ -259,7 +259,7 @@ def test_an_id_that_no_log_knows_is_not_found(play):
     play(story)
 
 
-def test_failures_and_time_are_told_apart(play):
+def test_failures_and_time_outs_are_distinguished(play):
     async def story(hand: Hand) -> None:
         await hand.spawn("bad", "break")
         await hand.spawn("slow", timeout_ms=50)
@@ -306,7 +306,7 @@ def test_input_for_a_running_child_is_its_next_turn(play):
 
 
 @pytest.mark.parametrize("end", ["completed", "failed", "timed_out", "cancelled"])
-def test_input_restarts_a_child_that_is_over_however_it_ended(play, end):
+def test_input_restarts_a_finished_child_of_any_status(play, end):
     async def story(hand: Hand) -> None:
         limit = 50 if end == "timed_out" else 60_000
         await hand.spawn("a", "break" if end == "failed" else "go", timeout_ms=limit)
@@ -326,7 +326,7 @@ def test_input_restarts_a_child_that_is_over_however_it_ended(play, end):
     play(story)
 
 
-def test_what_was_said_to_a_turn_that_never_began_is_heard_by_the_next(play):
+def test_input_for_a_turn_that_never_started_reaches_the_next(play):
     async def story(hand: Hand) -> None:
         await hand.spawn("a", "one")
         await hand.spawn("b", "two {{not.a.template}}")
@@ -420,7 +420,7 @@ def test_a_child_of_a_child_ends_with_it_and_is_never_wider(play):
 # ---------------------------------------------------------------------------------------------- detached
 
 
-def test_a_child_whose_process_died_is_detached_until_somebody_asks_for_it(play):
+def test_a_child_whose_process_died_is_detached_until_it_is_requested(play):
     async def story(hand: Hand) -> None:
         await hand.spawn("a", "one")
         await hand.spawn("b", "two")
@@ -450,7 +450,7 @@ def test_a_child_whose_process_died_is_detached_until_somebody_asks_for_it(play)
     play(story)
 
 
-def test_what_a_child_says_stays_in_its_own_log(play):
+def test_messages_of_a_child_stay_in_its_own_log(play):
     async def story(hand: Hand) -> None:
         secret = "x" * 5_000
         child = await hand.spawn("a", secret)

@@ -31,7 +31,7 @@ def test_threads_are_used_again() -> None:
 
 
 @pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt(), StopIteration("x")])
-def test_what_would_end_a_loop_is_an_ordinary_error(raised: BaseException) -> None:
+def test_exceptions_that_would_end_a_loop_are_ordinary_errors(raised: BaseException) -> None:
     def handler() -> None:
         raise raised
 
@@ -44,7 +44,7 @@ def test_an_error_keeps_its_type() -> None:
         asyncio.run(Threads().run(lambda: 1 // 0))
 
 
-def test_a_cancelled_function_is_over_when_it_has_ended_and_holds_nobody_up_until_then() -> None:
+def test_a_cancelled_function_counts_until_its_end_and_delays_no_other_step() -> None:
     began, go_on = threading.Event(), threading.Event()
 
     def stuck() -> None:

@@ -79,7 +79,7 @@ EXPIRY_S = 0.6
 
 @pytest.mark.full
 @pytest.mark.parametrize(("run", "step"), [("6s", "5m"), ("5m", "6s")], ids=["limit", "deadline"])
-def test_what_was_lived_before_a_kill_counts(run: str, step: str, tmp_path: Path) -> None:
+def test_run_time_before_a_kill_counts(run: str, step: str, tmp_path: Path) -> None:
     async def live_and_die(folder: Path) -> str:
         store = SqliteStore(claimed(folder), expiry_s=EXPIRY_S)
         project = wire(folder, store=opened(store))

@@ -61,7 +61,7 @@ def test_an_inline_failure_read_only_by_a_step_that_failed_is_not_tolerated(tmp_
     assert ended(tmp_path, INLINE + READER + other, f"a: {BROKEN}, z: {BROKEN}").status == "partial"
 
 
-def test_what_fails_inside_an_inline_group_that_is_read_is_tolerated_with_it(tmp_path: Path):
+def test_failures_inside_an_inline_group_that_is_read_are_tolerated(tmp_path: Path):
     steps = """\
       - id: g
         on_failure: inline
@@ -109,7 +109,7 @@ BESIDE = LOOP.replace("    repeat:", "    on_exhausted: continue\n    repeat:") 
 
 @pytest.mark.parametrize("steps", [INSIDE, BESIDE], ids=["inside repeat", "beside repeat"])
 @pytest.mark.parametrize(("last", "output"), [("bad", "bad"), (BROKEN, None)])
-def test_a_loop_may_go_on_although_it_never_converged(
+def test_a_loop_may_let_the_run_continue_without_convergence(
     tmp_path: Path, steps: str, last: str, output: str | None
 ):
     result = ended(tmp_path, steps, f'"l#1": {BROKEN}, "l#2": bad, "l#3": {last}')

@@ -218,7 +218,7 @@ def test_the_users_repository_is_untouched_to_the_last_byte(ran: str, request: p
     assert found.git_after == found.git_before
 
 
-def test_a_dry_run_foretells_the_overlaps(folder: Path) -> None:
+def test_a_dry_run_forecasts_the_overlaps(folder: Path) -> None:
     told = json.loads(fanfold(folder / "project", "run", "../twelve.yaml", "--dry-run", "--json").stdout)
     assert {(pair["a"], pair["b"]) for pair in told["conflicts"]} == OVERLAPPING
 

@@ -79,7 +79,7 @@ def test_a_row_that_does_not_follow_from_the_log_is_found(
         ((1, Usage(10, 1, None)), ["usage", "agents"]),
     ],
 )
-def test_the_row_of_a_run_that_is_not_over_may_be_behind_its_log_but_tells_of_nothing_else(
+def test_the_row_of_an_unfinished_run_may_lag_behind_its_log_but_never_contradicts_it(
     tmp_path: Path, store: Store, spent: tuple[int, Usage], found: list[str]
 ):
     """As code wrote it that brought rows up to date less often, and was killed."""

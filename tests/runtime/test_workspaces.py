@@ -61,7 +61,7 @@ def test_an_isolated_writers_changes_are_merged_and_listed(tmp_path: Path) -> No
     assert [entry.name for entry in left.iterdir() if entry.is_dir()] == []
 
 
-def test_discarded_changes_do_not_come_home(tmp_path: Path) -> None:
+def test_discarded_changes_are_not_merged(tmp_path: Path) -> None:
     script = 'steps: {w: {output: ok, writes: {"src/a.py": "x = 2\\n"}}}'
     result = run(project(tmp_path), WRITER.format(merge="discard"), script)
     assert result.status == "completed"
@@ -293,7 +293,7 @@ def lock_held(folder: Path) -> Iterator[threading.Event]:
             late.join()
 
 
-def test_what_a_process_could_not_clear_away_is_gone_when_the_run_goes_on(tmp_path: Path) -> None:
+def test_leftovers_of_a_process_are_removed_when_the_run_continues(tmp_path: Path) -> None:
     script = 'steps: {w: {output: ok, writes: {"src/b.py": "z\\n"}}}'
     run = Doomed(tmp_path / "it", {"src/a.py": "x = 1\n"}, APPENDS, script, [])
     run.process(3, "after")  # created, started, and the end of the first step
@@ -332,7 +332,7 @@ def after_a_power_cut(run: Doomed) -> None:
         file.write_text(json.dumps(record | {"owner": f"another-boot:{record['owner'].partition(':')[2]}"}))
 
 
-def test_what_was_merged_before_a_power_cut_is_not_merged_again(tmp_path: Path) -> None:
+def test_merges_before_a_power_cut_are_not_repeated(tmp_path: Path) -> None:
     script = 'steps: {w: {output: ok, writes: {"src/b.py": "z\\n"}}}'
     run = Doomed(tmp_path / "it", {"src/a.py": "x = 1\n"}, APPENDS, script, [])
     run.process(3, "before")  # created, started, and the end of the first step, which is not written
@@ -405,7 +405,7 @@ def test_an_ignored_file_of_an_agent_comes_home_too(tmp_path: Path) -> None:
     ("pattern", "path"),
     [("**/*", "a.log"), ("**", "build/a.js"), ("src/**", "src/build/a.js"), ("**/*.js", "build/a.js")],
 )
-def test_an_ignored_file_nobody_asked_for_stays_behind_and_the_log_says_so(
+def test_an_ignored_file_outside_the_write_set_is_dropped_and_logged(
     tmp_path: Path, pattern: str, path: str
 ) -> None:
     result = ignoring(tmp_path, f"mkdir -p {Path(path).parent}; echo x > {path}", [pattern])
@@ -444,7 +444,7 @@ def test_a_step_that_compiles_beside_its_sources_can_run_again(tmp_path: Path) -
         assert (tmp_path / "src/a").read_text() == f"{number}\n"
 
 
-def test_dependencies_and_caches_never_come_home(tmp_path: Path) -> None:
+def test_dependencies_and_caches_are_never_merged(tmp_path: Path) -> None:
     does = "mkdir node_modules __pycache__; touch node_modules/a.log __pycache__/a.log"
     assert ignoring(tmp_path, does, ["node_modules/**", "**/a.log"]).status == "completed"
     assert not (tmp_path / "node_modules").exists()

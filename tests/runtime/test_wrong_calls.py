@@ -65,7 +65,7 @@ def test_there_is_a_good_call_of_every_tool() -> None:
     assert set(GOOD) == {spec.name for spec in SPECS}
 
 
-def test_a_call_with_wrong_arguments_fails_and_the_session_goes_on(tmp_path: Path) -> None:
+def test_a_call_with_wrong_arguments_fails_and_the_session_continues(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
     tools = [tool for tool in GOOD if tool != "fetch_url"]  # offered with a network alone
     calls = [{"tool": tool, "args": args} for tool in tools for args in wrong_arguments(tool)]

@@ -102,7 +102,7 @@ def test_no_browser_shows_one_as_a_page_of_this_server(server: Server, run: str)
 
 
 @pytest.mark.parametrize("name", TRICKS)
-def test_nothing_but_what_a_step_published_can_be_had(server: Server, run: str, name: str) -> None:
+def test_only_published_files_of_a_step_can_be_read(server: Server, run: str, name: str) -> None:
     home = server.folder / ".fanfold" / "runs" / run / "artifacts"
     (home / "unnamed.txt").write_text("nobody published it")
     if not (home / "link.txt").is_symlink():
@@ -117,7 +117,7 @@ def test_without_a_token_none_is_given(server: Server, run: str) -> None:
     assert ask(server, "GET", address(run, "plain.txt"))[0] == 401
 
 
-def test_what_became_of_a_file_since_is_said(server: Server, run: str) -> None:
+def test_later_changes_of_a_file_are_reported(server: Server, run: str) -> None:
     file = server.folder / ".fanfold" / "runs" / run / "artifacts" / "deep" / "in" / "page.html"
     text = file.read_text()
     file.write_text(text.replace("alert", "steal"))

@@ -103,9 +103,7 @@ def question(server: Server, run: str) -> Any:
     return next(one for one in server.get("/api/approvals")["items"] if one["run_id"] == run)
 
 
-def test_what_a_person_was_about_to_do_is_done_by_what_was_copied(
-    server: Server, elsewhere: Elsewhere
-) -> None:
+def test_a_copied_command_does_what_the_dialog_would_do(server: Server, elsewhere: Elsewhere) -> None:
     elsewhere.do("run", **FORM)
     run = server.get("/api/runs")["items"][0]["run_id"]
     wait_until(server, run, "waiting")

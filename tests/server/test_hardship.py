@@ -51,7 +51,7 @@ def test_a_key_means_the_same_to_the_next_server_after_a_kill(serve: Serve) -> N
     assert other.json()["error"]["code"] == "idempotency.other_request"
 
 
-def test_what_was_begun_when_a_server_was_killed_is_not_done_again(
+def test_requests_in_progress_at_a_server_s_kill_are_not_repeated(
     serve: Serve, folder: Path, home: Path
 ) -> None:
     first = serve()
@@ -75,7 +75,7 @@ def test_what_was_begun_when_a_server_was_killed_is_not_done_again(
     assert started(second, "new")[0] == 201
 
 
-def test_what_was_under_way_when_a_server_was_stopped_is_said_to_be_unknown(serve: Serve, home: Path) -> None:
+def test_requests_interrupted_by_a_stopped_server_are_reported_as_unknown(serve: Serve, home: Path) -> None:
     first = serve()
     never = {"recipe": "team", "script": {"default": {"output": "x", "delay_ms": 3_600_000}}, "yes": True}
     run = first.post("/api/runs", never, 201)["run_id"]
@@ -119,7 +119,7 @@ def test_keys_that_failed_are_free_and_a_torn_file_is_read_as_far_as_it_goes(tmp
     assert file.stat().st_mode & 0o077 == 0
 
 
-def test_however_many_keys_there_are_none_is_forgotten_while_its_request_is_answered(tmp_path: Path) -> None:
+def test_a_key_is_kept_while_its_request_is_answered_at_any_number_of_keys(tmp_path: Path) -> None:
     keys = Idempotency(tmp_path / "keys.jsonl")
     assert keys.begin("me", "first", b"x") is None
     assert keys.begin("me", "second", b"x") is None
@@ -134,7 +134,7 @@ def test_however_many_keys_there_are_none_is_forgotten_while_its_request_is_answ
     assert keys.begin("me", "second", b"x") is None
 
 
-def test_who_connects_and_says_nothing_keeps_nobody_out(serve: Serve) -> None:
+def test_silent_connections_block_no_other_client(serve: Serve) -> None:
     server = serve()
     place = (urlsplit(server.url).hostname, urlsplit(server.url).port)
     silent = [socket.create_connection(place) for _ in range(MAX_CONNECTIONS + 50)]
@@ -157,7 +157,7 @@ def test_who_connects_and_says_nothing_keeps_nobody_out(serve: Serve) -> None:
     assert server.stop() == 0
 
 
-def test_who_was_refused_and_stays_keeps_nobody_out(serve: Serve) -> None:
+def test_refused_connections_that_stay_block_no_other_client(serve: Serve) -> None:
     """A request without a token whose body never comes: it is answered, and its connection is nobody's."""
     server = serve()
     place = urlsplit(server.url)
@@ -179,7 +179,7 @@ def test_who_was_refused_and_stays_keeps_nobody_out(serve: Serve) -> None:
 @pytest.mark.parametrize(
     "target", ["CONNECT evil.example:80", "OPTIONS *", "GET nowhere", "GET http://x/api/runs"]
 )
-def test_what_has_no_path_is_found_nowhere(serve: Serve, target: str) -> None:
+def test_a_value_without_a_path_is_not_found(serve: Serve, target: str) -> None:
     server = serve()
     place = urlsplit(server.url)
     for token, status in ((server.token, b"404"), ("wrong", b"401")):

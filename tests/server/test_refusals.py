@@ -449,7 +449,7 @@ def test_a_cookie_in_the_hands_of_another_user_of_this_machine_opens_nothing(
         (AnswerBody, {"seen": "x"}, 'Object missing required field "decision"'),
     ],
 )
-def test_a_word_that_is_none_of_those_that_fit_is_told_with_them(
+def test_a_word_outside_the_choices_gets_an_error_with_the_choices(
     kind: type[Struct], body: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(AuthorError) as refused:

@@ -34,6 +34,6 @@ def test_a_run_that_was_begun_this_moment_is_not_called_stuck(server: Server) ->
     server.post(f"/api/runs/{run}/cancel", {})
 
 
-def test_nobody_drives_a_run_that_was_left(server: Server) -> None:
+def test_an_abandoned_run_has_no_owner(server: Server) -> None:
     pulse = server.get(f"{server.first}/pulse")
     assert (pulse["owner"], pulse["heartbeat_age_ms"]) == (None, None)

@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Ser
         yield serve()
 
 
-def test_what_runs_has_a_pulse_and_what_is_paused_stands_still(server: Server) -> None:
+def test_running_steps_pulse_and_paused_ones_stand_still(server: Server) -> None:
     assert server.get("/api/pulses") == {"items": []}
     run = server.post("/api/runs", {"recipe": "outer", "script": NEVER, "yes": True}, 201)["run_id"]
     while not (sessions := server.get("/api/agents")["sessions"]):

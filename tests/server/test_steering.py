@@ -80,7 +80,7 @@ def test_an_answer_to_something_else_than_was_seen_is_refused(server: Server, wa
     assert server.get(f"/api/runs/{waiting}/head")["status"] == "waiting"
 
 
-def test_what_a_recipe_needs_permission_for_is_said(server: Server) -> None:
+def test_effects_of_a_recipe_that_need_permission_are_listed(server: Server) -> None:
     refused = server.client.post("/api/runs", json={"recipe": "team", "script": SCRIPT})
     assert refused.status_code == 403
     assert refused.json()["error"]["details"]["needs"] == ["note writes n.txt"]
@@ -93,7 +93,7 @@ def test_a_run_is_cancelled_and_cancelling_it_again_says_so(server: Server, wait
     assert server.client.post(f"/api/runs/{waiting}/resume", json={}).status_code == 409
 
 
-def test_a_run_is_paused_and_goes_on(server: Server, waiting: str) -> None:
+def test_a_run_is_paused_and_continues(server: Server, waiting: str) -> None:
     assert server.post(f"/api/runs/{waiting}/pause", {})["status"] == "paused"
     needs = [one for one in server.get("/api/home")["needs"] if one["run_id"] == waiting]
     assert [(one["kind"], one["message"]) for one in needs] == [("paused", "a person asked for it")]
@@ -101,7 +101,7 @@ def test_a_run_is_paused_and_goes_on(server: Server, waiting: str) -> None:
     wait_until(server, waiting, "waiting")
 
 
-def test_a_fork_is_foretold_before_it_is_made(server: Server, waiting: str) -> None:
+def test_a_fork_is_forecast_before_it_is_made(server: Server, waiting: str) -> None:
     said = server.post(f"/api/runs/{waiting}/fork", {"from": "note", "dry_run": True})
     assert said["run_id"] is None
     assert said["forecast"]["reuses"] == ["look[0]", "look[1]", "look[2]"]
@@ -119,7 +119,7 @@ def test_a_fork_is_foretold_before_it_is_made(server: Server, waiting: str) -> N
     assert server.get(f"/api/runs/{made['run_id']}")["steps"]["note"]["output"] == "ours"
 
 
-def test_what_failed_is_run_again(server: Server) -> None:
+def test_failed_steps_run_again(server: Server) -> None:
     broken = {**SCRIPT, "steps": {"note": {"fail": {"class": "agent", "message": "no"}}}}
     run = start(server, script=broken)
     wait_until(server, run, "partial", "failed")
@@ -130,7 +130,7 @@ def test_what_failed_is_run_again(server: Server) -> None:
     assert run not in [one["run_id"] for one in server.get("/api/home")["needs"] if one["kind"] == "failed"]
 
 
-def test_what_a_run_merged_is_taken_back(server: Server) -> None:
+def test_merges_of_a_run_are_undone(server: Server) -> None:
     note = {"output": "noted", "writes": {"n.txt": "to be undone\n"}}
     run = start(server, script={**SCRIPT, "steps": {"note": note}})
     wait_until(server, run, "waiting")
@@ -229,7 +229,7 @@ def test_the_rest_of_what_can_be_looked_at(server: Server, waiting: str) -> None
     assert asked["cli"] == f"fanfold whatif {waiting} --max-concurrency 8"
 
 
-def test_what_is_copied_runs_nothing_that_a_name_holds(server: Server) -> None:
+def test_a_copied_command_runs_no_code_inside_a_name(server: Server) -> None:
     name = "a $(touch owned) `b` 'c'"
     for action in ("fork", "transcript"):
         spelled = server.post("/api/copy", {"action": action, "run": "r", "step": name})
@@ -245,7 +245,7 @@ def test_what_is_copied_runs_nothing_that_a_name_holds(server: Server) -> None:
     assert not (server.folder / "owned").exists()
 
 
-def test_runs_of_dead_processes_go_on_when_that_is_asked_for(serve: Serve, folder: Path, home: Path) -> None:
+def test_runs_of_dead_processes_continue_on_request(serve: Serve, folder: Path, home: Path) -> None:
     first = serve()
     slow = {"default": {"output": "x", "delay_ms": 600_000}, "steps": {}}
     run = start(first, script=slow)

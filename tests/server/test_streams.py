@@ -89,7 +89,7 @@ def follow(server: Server, run: str, after: int, most: int) -> list[int]:
     return seen
 
 
-def test_whoever_comes_back_misses_nothing_and_gets_nothing_twice(serve: Serve) -> None:
+def test_a_reconnecting_client_misses_nothing_and_gets_nothing_twice(serve: Serve) -> None:
     """Cut after every few events, with the server killed and started again in between."""
     server = serve()
     script = {"default": {"output": "x", "delay_ms": 5}}
@@ -108,7 +108,7 @@ def test_whoever_comes_back_misses_nothing_and_gets_nothing_twice(serve: Serve) 
     assert follow(server, run, reach["reach"], 10) == []
 
 
-def test_the_stream_of_the_project_tells_what_moved_while_one_was_away(serve: Serve, tmp_path: Path) -> None:
+def test_the_stream_of_the_project_sends_changes_since_a_disconnect(serve: Serve, tmp_path: Path) -> None:
     server = serve()
     with server.client.stream("GET", "/api/stream") as reply:
         told = events(reply.iter_lines())
@@ -124,7 +124,7 @@ def test_the_stream_of_the_project_tells_what_moved_while_one_was_away(serve: Se
         assert next(told)[2]["status"] == "cancelled"
 
 
-def test_the_stream_of_the_project_tells_of_old_runs_that_are_not_over(serve: Serve) -> None:
+def test_the_stream_of_the_project_includes_old_unfinished_runs(serve: Serve) -> None:
     server = serve()
     never = {"default": {"output": "x", "delay_ms": 3_600_000}}
     run = server.post("/api/runs", {"recipe": "many", "script": never}, 201)["run_id"]
@@ -255,7 +255,7 @@ def test_the_server_stops_though_streams_are_open(serve: Serve, tmp_path: Path) 
         list(first), list(second)  # they ended, and were not cut
 
 
-def test_a_client_that_takes_nothing_costs_no_memory_and_holds_nobody_up(serve: Serve) -> None:
+def test_a_client_that_reads_nothing_costs_no_memory_and_delays_no_other(serve: Serve) -> None:
     server = serve()
     script = {"default": {"output": "x" * 2_000}}
     run = server.post("/api/runs", {"recipe": "many", "script": script}, 201)["run_id"]
@@ -269,7 +269,7 @@ def test_a_client_that_takes_nothing_costs_no_memory_and_holds_nobody_up(serve: 
         client.close()
 
 
-def test_one_that_is_far_behind_keeps_what_is_new_from_nobody(serve: Serve) -> None:
+def test_a_slow_client_delays_no_other_client(serve: Serve) -> None:
     server, tree = serve(), Tree("big")
     with closing(SqliteStore(server.folder / ".fanfold")) as store:
 

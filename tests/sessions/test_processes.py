@@ -78,7 +78,7 @@ def test_a_folder_that_does_not_exist_is_an_error_of_its_kind(tmp_path):
         run("true", cwd=str(tmp_path / "gone"))
 
 
-def test_of_too_much_output_the_beginning_and_the_end_are_kept():
+def test_beginning_and_end_of_too_much_output_are_kept():
     ended = run(
         "bash", "-c", "echo first; head -c 3000000 /dev/zero | tr '\\0' x; echo last", max_output_bytes=200
     )
@@ -160,7 +160,7 @@ def test_a_command_out_of_time_leaves_nothing_alive(tree, tmp_path):
     assert alive(pids) == []
 
 
-def test_what_a_command_leaves_in_the_background_ends_with_it(tmp_path):
+def test_background_processes_of_a_command_end_with_it(tmp_path):
     pids = tmp_path / "pids"
     ended = run("bash", "-c", TREES["double-forks"].format(pids=pids).replace("sleep 60", "echo done"))
     assert (ended.exit_code, ended.stdout) == (0, "done\n")
@@ -247,7 +247,7 @@ def start_owner(name: str, pids: Path, trees: list[str], expected: int) -> subpr
 
 
 @pytest.mark.full
-def test_nothing_outlives_an_owner_that_is_killed(tmp_path):
+def test_no_process_outlives_a_killed_owner(tmp_path):
     pids = tmp_path / "pids"
     trees = ["ignores SIGTERM", "leaves its session", "double-forks and clears its environment"]
     owner = start_owner(f"{MINE}-owner", pids, trees, 5)

@@ -209,7 +209,7 @@ def test_a_session_out_of_time_fails_as_such(world):
 @pytest.mark.full
 @pytest.mark.parametrize("tree", ["ignores SIGTERM", "double-forks and clears its environment"])
 @pytest.mark.parametrize("how", ["caller cancelled", "cancel", "timeout"])
-def test_however_a_session_is_ended_none_of_its_processes_is_left(world, tree, how, tmp_path):
+def test_no_process_of_a_session_survives_any_way_of_ending_it(world, tree, how, tmp_path):
     pids = tmp_path / "pids"
     session = f"s-{tmp_path.name}-{time.time_ns()}"
 
@@ -381,7 +381,7 @@ def test_a_session_that_was_stopped_leaves_its_task_as_it_was(world):
     run_in(world, story)
 
 
-def test_a_paused_session_stops_behind_its_next_recorded_turn_and_goes_on_from_there(tmp_path):
+def test_a_paused_session_stops_after_its_next_recorded_turn_and_continues_there(tmp_path):
     world = World(tmp_path, "steps: {a: {output: ok, delay_ms: 50, writes: {f: 1x, g: 2x}}}")
 
     async def story() -> None:
@@ -429,7 +429,7 @@ def test_a_large_entry_is_stored_beside_the_log_and_comes_back_whole(world):
     run_in(world, story)
 
 
-def test_what_ends_a_session_waits_for_its_owner_s_next_commit(world):
+def test_the_end_of_a_session_is_part_of_its_owner_s_next_commit(world):
     async def story() -> None:
         journal = world.owner
         supervisor = world.supervisor()
@@ -460,7 +460,7 @@ class Speaking:
 
 
 @pytest.mark.parametrize("sessions", [1, 16])
-def test_sessions_that_speak_at_once_share_a_commit_and_nobody_waits_for_more(world, sessions):
+def test_sessions_that_write_at_once_share_a_commit_without_waiting(world, sessions):
     commits: list[int] = []
 
     async def story() -> None:
@@ -484,7 +484,7 @@ def test_sessions_that_speak_at_once_share_a_commit_and_nobody_waits_for_more(wo
     run_in(world, story)
 
 
-def test_what_nobody_waits_for_costs_no_commit_after_one_that_came_first(world):
+def test_entries_without_a_waiter_share_the_commit_of_an_earlier_one(world):
     commits: list[int] = []
 
     async def story() -> None:
@@ -509,7 +509,7 @@ def test_what_nobody_waits_for_costs_no_commit_after_one_that_came_first(world):
     run_in(world, story)
 
 
-def test_a_commit_that_fails_is_told_to_every_session_that_waits_for_it(world):
+def test_a_failed_commit_raises_in_every_session_that_waits_for_it(world):
     async def story() -> None:
         world.backends["speaking"] = Speaking()
         owner = this_process()

@@ -40,7 +40,7 @@ def wait_ms(ms: float) -> None:
         time.sleep(0.005)
 
 
-def test_a_process_that_cannot_be_seen_is_said_to_be_elsewhere_and_when_its_run_is_free(open_store: Open):
+def test_an_invisible_owner_is_reported_as_elsewhere_with_the_end_of_its_lease(open_store: Open):
     store = open_store(PATIENCE_S)
     store.acquire("r1", UNSEEN)
     with pytest.raises(LeaseHeld) as held:
@@ -70,9 +70,7 @@ def test_an_owner_that_was_stopped_for_too_long_learns_it_before_it_begins_anyth
     assert other.owner("r1") == (this_process(), True)
 
 
-def test_an_owner_that_slept_while_nobody_wanted_its_run_goes_on(
-    open_store: Open, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_owner_that_slept_without_a_takeover_continues(open_store: Open, monkeypatch: pytest.MonkeyPatch):
     store = open_store()
     lease = store.acquire("r1")
     ahead = leases.boot_clock_ms() + 60_000

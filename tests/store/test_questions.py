@@ -103,7 +103,7 @@ def test_equal_scores_are_in_the_same_order_however_the_index_came_to_be(project
 
 
 @pytest.mark.full
-def test_of_more_equals_than_are_looked_at_the_newest_come_first(project: Project):
+def test_among_many_equal_results_the_newest_come_first(project: Project):
     blob = stored("the same words")
     project.add("r", "first", "the same words")
     for start in (0, 700):

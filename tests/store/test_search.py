@@ -118,7 +118,7 @@ def test_no_words_are_a_wrong_query(project: Project, words: str):
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(words=st.text(max_size=60), text=st.text(max_size=200))
-def test_whatever_stands_in_a_text_can_be_asked_for(project: Project, words: str, text: str):
+def test_every_text_can_be_searched_for(project: Project, words: str, text: str):
     project.search.query(words)
     assert len(excerpt(text, words.split(), 40)) <= 42
 
@@ -229,7 +229,7 @@ def test_processes_search_while_one_writes(project: Project):
     assert all(20 <= int(output) <= 35 for output, _ in results)
 
 
-def test_who_cannot_write_the_index_answers_from_what_is_there(
+def test_a_search_without_write_access_uses_the_existing_index(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("fanfold.store.search.LOCK_PATIENCE_S", 0.05)

@@ -28,7 +28,7 @@ def here(tmp_path: Path):
     made.close()
 
 
-def test_a_signal_is_heard_by_all_who_listen_and_by_nobody_else(here: Signals, tmp_path: Path):
+def test_a_signal_reaches_all_its_listeners_and_no_others(here: Signals, tmp_path: Path):
     there = Signals(tmp_path)
     waiting = [here.listen("commits", "r1"), there.listen("commits", "r1")]
     others = [here.listen("requests", "r1"), here.listen("commits", "another")]
@@ -49,7 +49,7 @@ def test_a_listener_hears_what_was_signalled_before_it_waited(here: Signals):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs inotify: make test-full on Linux")
-def test_who_listens_next_takes_over_the_watch_and_nothing_that_was_heard_with_it(here: Signals):
+def test_the_next_listener_takes_over_the_watch_without_earlier_signals(here: Signals):
     others = _open_watches()  # of whatever was tested before in this process
     for round_number in range(sqlite.MAX_IDLE + 2):
         first, second = f"r{round_number}", f"s{round_number}"
@@ -126,7 +126,7 @@ def test_a_thread_that_waits_is_woken(here: Signals):
     assert answers == [True]
 
 
-def test_who_is_not_told_looks_again_before_long(here: Signals, monkeypatch: pytest.MonkeyPatch):
+def test_a_process_that_misses_a_signal_polls_soon(here: Signals, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(protocol, "RECHECK_S", 0.05)
     with here.listen("commits", "r1") as listener:
         assert listener.wait_blocking()
@@ -234,7 +234,7 @@ def test_following_says_when_it_is_time_to_ask_for_the_owner(tmp_path: Path):
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("elsewhere")])
-def test_what_stands_in_the_place_of_a_signal_keeps_nobody(here: Signals, tmp_path: Path, make):
+def test_a_file_in_place_of_a_signal_blocks_no_process(here: Signals, tmp_path: Path, make):
     with here.listen("commits", "r1"):
         (file,) = (tmp_path / "wake").iterdir()
     file.unlink()

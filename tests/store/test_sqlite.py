@@ -147,7 +147,7 @@ def test_room_in_the_write_ahead_log_is_made_ahead_and_looks_like_its_end_after_
 
 
 @pytest.mark.parametrize("kind", ["file", "pipe"])
-def test_what_was_put_in_the_place_of_the_write_ahead_log_is_not_made_longer(folder: Path, kind: str):
+def test_a_file_in_place_of_the_write_ahead_log_is_not_extended(folder: Path, kind: str):
     store, tree, log = SqliteStore(folder), Tree("r1"), folder / "fanfold.db-wal"
     while store._log.pages < 60 or store._log.pages * FRAME_BYTES + AHEAD_BYTES <= log.stat().st_size:
         store.write([tree.step()])  # until the next one makes room
@@ -160,7 +160,7 @@ def test_what_was_put_in_the_place_of_the_write_ahead_log_is_not_made_longer(fol
     store.close()
 
 
-def test_what_writes_little_leaves_a_small_log(folder: Path):
+def test_few_writes_leave_a_small_log(folder: Path):
     store, tree = SqliteStore(folder), Tree("r1")
     for _ in range(4):
         store.write([tree.step()])
@@ -339,7 +339,7 @@ def test_a_database_that_is_removed_or_replaced_is_noticed_at_the_next_commit(
     store.close()
 
 
-def test_who_moved_the_folder_is_told_that_nothing_of_it_is_lost(folder: Path):
+def test_the_notice_about_a_moved_folder_states_that_nothing_is_lost(folder: Path):
     store, tree = SqliteStore(folder), Tree("r1")
     store.write([tree.step()])
     moved = folder.with_name("moved")

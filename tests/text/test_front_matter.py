@@ -76,7 +76,7 @@ def test_every_value_stands_where_it_was_written(strict):
     assert found.source.position(key.start).line == 3
 
 
-def test_what_makes_no_sense_is_kept_as_text_and_told():
+def test_invalid_values_are_kept_as_text_and_reported():
     found = read("name: x\nservers: {a: [}\nother: [")
     assert found.report.ok
     assert sorted(found.unread) == ["other", "servers"]
@@ -96,7 +96,7 @@ def test_what_makes_no_sense_is_kept_as_text_and_told():
         (b"---\nname: \xff\n---\n", 2, "UTF-8"),
     ],
 )
-def test_what_is_no_front_matter_is_reported_at_its_place(text, line, words):
+def test_invalid_front_matter_is_reported_at_its_place(text, line, words):
     data = text if isinstance(text, bytes) else text.encode()
     found = parse_front_matter(data, "a.md", ROLE)
     (problem,) = found.report.diagnostics

@@ -188,7 +188,7 @@ def test_problems_that_do_not_stop_reading_are_reported_together() -> None:
     ]
 
 
-def test_what_was_found_before_a_syntax_error_is_kept() -> None:
+def test_findings_before_a_syntax_error_are_kept() -> None:
     assert [c for c, _, _ in places("a: 1\na: 2\nb: 'x\n")] == ["recipe.duplicate_key", "recipe.syntax"]
 
 

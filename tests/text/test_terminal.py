@@ -64,7 +64,7 @@ def test_json_with_hostile_text_means_the_same_and_is_as_harmless(text: str):
     assert is_harmless(re.sub("[\ufe0e\ufe0f]", "", shown))
 
 
-def test_what_people_write_stays_as_it_is():
+def test_ordinary_texts_stay_unchanged():
     for text in ("naïve café", "日本語テキスト", "हिन्दी", "שלום", "Ελλάδα", "⚠️ 1️⃣ ✅ €", "Việt Nam", "x̂"):
         assert visible(text) == text
     assert visible("a\u00a0b\u202fc\u3000d") == "a b c d"

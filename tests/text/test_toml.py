@@ -122,7 +122,7 @@ def slice_of(text: str, span: tuple[int, int]) -> str:
         (b"x = 1\ny = '\xff'", "role.encoding", 2, 6),
     ],
 )
-def test_what_cannot_be_read_is_reported_at_its_place(text, code, line, column):
+def test_an_unreadable_file_is_reported_at_its_place(text, code, line, column):
     data = text if isinstance(text, bytes) else text.encode()
     _, _, report = parse_toml(data, "x.toml", ROLE)
     (found,) = report.diagnostics

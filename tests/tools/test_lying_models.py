@@ -42,7 +42,7 @@ RIGHT: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
-def test_whatever_a_tool_is_given_it_answers_briefly_with_data_and_starts_nothing(tool, call, project):
+def test_every_tool_answers_bad_arguments_briefly_with_data_and_starts_nothing(tool, call, project):
     before = sorted((project / ".fanfold/workflows").iterdir())
     for field in tool.takes.__struct_fields__:
         for wrong in WRONG:
@@ -60,13 +60,13 @@ def test_whatever_a_tool_is_given_it_answers_briefly_with_data_and_starts_nothin
 
 
 @pytest.mark.parametrize("name", ["\0", "a\0b", "../x", "", "x" * 1_000, "\x1b[2J", "a/b", "x@0"])
-def test_nothing_is_saved_under_what_is_no_name(name, call, project):
+def test_an_invalid_name_saves_no_recipe(name, call, project):
     before = sorted((project / ".fanfold/workflows").iterdir())
     refused = call("save_workflow", {**RIGHT["save_workflow"], "name": name})
     assert refused["error"]["code"] == "invalid_args"
     assert sorted((project / ".fanfold/workflows").iterdir()) == before
 
 
-def test_a_call_that_is_given_too_much_is_told_so(call):
+def test_a_call_with_too_much_data_gets_an_error(call):
     refused = call("task", {"role": "explorer", "task": "x" * MAX_ARGS_BYTES})
     assert refused["error"]["code"] == "limit_exceeded"

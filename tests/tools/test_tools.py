@@ -106,7 +106,7 @@ def test_the_descriptions_of_all_tools_stay_below_eight_kilobytes(opened, projec
         ("workflow_status", {"run": "zzzz"}, "workflow_status()"),
     ],
 )
-def test_what_is_not_found_has_the_nearest_name_or_a_tool_call_as_its_hint(call, name, args, hint):
+def test_not_found_errors_suggest_the_nearest_name_or_a_tool_call(call, name, args, hint):
     call("task", {"role": "explorer", "task": "x", "name": "kept"})
     error = call(name, args)["error"]
     assert error["code"] == "not_found"
@@ -148,7 +148,7 @@ def test_the_recipe_of_a_run_that_a_model_wrote_can_be_kept(call):
     assert call("run_workflow", {"name": "kept-one"})["run"]["output"] == "OK from a"
 
 
-def test_planning_asks_nobody_for_permission(call):
+def test_planning_needs_no_permission(call):
     drafted = call(
         "plan_workflow",
         {"task": "Audit every package for leaks. Phase 1: find them. Phase 2: fix them.", "use_model": False},
@@ -194,7 +194,7 @@ def test_a_recipe_can_be_handed_over_as_text_or_as_an_object(call):
         assert call("run_workflow", {"spec": spec})["run"]["output"] == "OK from a"
 
 
-def test_what_is_wrong_with_a_recipe_comes_back_as_diagnostics(call):
+def test_errors_of_a_recipe_return_as_diagnostics(call):
     text = "name: one\nsteps:\n  - {id: a, agent: explorer, prompt: x, depends_on: [b]}\n"
     refused = call("run_workflow", {"spec": text})
     assert (refused["ok"], refused["error"]["code"]) == (False, "invalid_args")
@@ -223,7 +223,7 @@ def test_what_is_wrong_with_a_recipe_comes_back_as_diagnostics(call):
         ("no_such_tool", {}, "not_found"),
     ],
 )
-def test_what_cannot_be_done_is_told_as_data(call, name, args, code):
+def test_impossible_requests_return_errors_as_data(call, name, args, code):
     refused = call(name, args)
     assert (refused["ok"], refused["error"]["code"]) == (False, code), refused
     assert refused["error"]["message"]
@@ -253,7 +253,7 @@ REFUSED = [
 
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "args"), REFUSED)
-def test_what_is_refused_is_refused_when_it_is_only_tried_and_before_anybody_is_asked(call, name, args):
+def test_refusals_also_apply_to_dry_runs_and_precede_questions(call, name, args):
     call("task", {"role": "explorer", "task": "x", "name": "kept"})
     call("close_agent", {"agent": "kept"})
     tried = call(name, {**args, "dry_run": True})
@@ -292,14 +292,14 @@ def test_a_person_is_shown_size_price_and_what_is_written_before_anything_starts
 
 
 @pytest.mark.full
-def test_what_a_person_agreed_to_is_done(call, project):
+def test_an_approved_action_is_done(call, project):
     script = 'default: {output: done, writes: {"out.txt": "x"}}\n'
     done = call("run_workflow", {"name": "write-one"}, permission="ask", person=Persona(ALLOW), script=script)
     assert (done["run"]["status"], done["run"]["changes"]) == ("completed", ["added out.txt"])
     assert (project / "out.txt").read_text() == "x"
 
 
-def test_where_nobody_can_be_asked_the_answer_is_no_and_says_how_to_allow_it(call):
+def test_without_a_user_the_answer_is_no_with_a_hint_how_to_allow_it(call):
     refused = call("run_workflow", {"name": "write-one"}, permission="ask")
     assert refused["error"]["code"] == "permission_denied"
     assert "--permission auto" in refused["error"]["hint"]
@@ -307,7 +307,7 @@ def test_where_nobody_can_be_asked_the_answer_is_no_and_says_how_to_allow_it(cal
 
 
 @pytest.mark.full
-def test_an_approval_is_put_to_the_person_and_the_run_goes_on(call):
+def test_an_approval_is_asked_at_the_terminal_and_the_run_continues(call):
     person = Persona({"decision": "approve", "comment": "fine"})
     done = call("run_workflow", {"name": "ask-first"}, person=person)
     assert (done["run"]["status"], done["run"]["output"]) == ("completed", "OK from after")
@@ -315,7 +315,7 @@ def test_an_approval_is_put_to_the_person_and_the_run_goes_on(call):
 
 
 @pytest.mark.full
-def test_an_approval_that_nobody_answers_waits_and_says_what_the_user_can_run(call):
+def test_an_unanswered_approval_waits_and_names_the_commands_that_answer(call):
     done = call("run_workflow", {"name": "ask-first"})
     [question] = done["run"]["questions"]
     assert done["run"]["status"] == "waiting"
@@ -349,7 +349,7 @@ def test_a_question_is_put_to_the_person_in_the_form_its_answer_needs(call, asks
 
 
 @pytest.mark.full
-def test_what_was_delegated_is_kept_as_a_recipe(call):
+def test_delegated_work_is_saved_as_a_recipe(call):
     found = "barn owl, tawny owl and the rare eagle owl of the northern valley"
     script = f"steps: {{list: {json.dumps(found)}}}\ndefault: three\n"
     call("task", {"role": "explorer", "task": "List the owls.", "name": "list"}, script=script)
@@ -406,7 +406,7 @@ def test_a_draft_is_checked_and_a_recipe_is_kept_and_run_by_its_name(call, proje
 
 
 @pytest.mark.full
-def test_a_task_is_waited_for_and_a_batch_loses_nobody(call):
+def test_a_task_is_awaited_and_a_batch_loses_no_task(call):
     done = call("task", {"role": "explorer", "task": "look"})
     assert (done["result"]["output"], done["result"]["agent"]["status"]) == (
         "OK from explorer-1",
@@ -428,7 +428,7 @@ def test_a_task_is_waited_for_and_a_batch_loses_nobody(call):
 
 
 @pytest.mark.full
-def test_a_subagent_is_spawned_waited_for_told_more_and_closed(call):
+def test_a_subagent_is_spawned_awaited_sent_input_and_closed(call):
     child = call("spawn_agent", {"role": "explorer", "task": "look around"})["agent"]["id"]
     waited = call("wait_agent", {"agents": [child], "timeout_s": 60})
     assert call("wait_agent", {"timeout_s": 0})["agents"] == waited["agents"], "it ended meanwhile"
@@ -443,7 +443,7 @@ def test_a_subagent_is_spawned_waited_for_told_more_and_closed(call):
 
 
 @pytest.mark.full
-def test_waiting_with_a_time_out_ends_nobody(call):
+def test_waiting_with_a_time_out_ends_no_child(call):
     child = call("spawn_agent", {"role": "explorer", "task": "slow"}, script=SLOW)["agent"]["id"]
     assert call("wait_agent", {"agents": [child], "timeout_s": 0})["still_running"] == 1
     assert call("wait_agent", {"timeout_s": 0.2})["still_running"] == 1
@@ -493,7 +493,7 @@ def test_a_child_that_asks_for_tools_of_the_root_is_denied_whatever_its_prompt_s
     assert child.error.code == "permission_denied"
 
 
-def test_nobody_delegates_where_no_depth_is_allowed(call, opened):
+def test_no_agent_delegates_without_allowed_depth(call, opened):
     values = {**opened.config.values, "sessions.max_depth": 0}
     opened.config = structs.replace(opened.config, values=values)
     refused = call("spawn_agent", {"role": "explorer", "task": "x"})
@@ -551,7 +551,7 @@ def test_resume_takes_no_recipe_and_no_inputs(call, opened):
 
 @pytest.mark.full
 @needs_bubblewrap
-def test_where_the_project_is_read_only_calls_are_denied_and_not_broken(project):
+def test_calls_in_a_read_only_project_are_denied_without_an_exception(project):
     def said(number: int, method: str, **params: object) -> str:
         return json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}) + "\n"
 

@@ -82,7 +82,7 @@ def test_the_notes_stay_small_and_say_when_something_was_dropped(
     assert "file-29.txt" in arrived.paths
 
 
-def test_half_a_line_of_somebody_who_died_spoils_no_other(project: Path) -> None:
+def test_half_a_line_of_a_killed_process_damages_no_other_line(project: Path) -> None:
     merge(project, "s1", "one.txt")
     watch = Workspaces(project).watch()
     with notes(project).open("ab") as file:

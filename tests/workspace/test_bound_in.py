@@ -78,7 +78,7 @@ def git_file_that_names_another(project: Path, private: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "isolated"])
-def test_what_was_swapped_for_a_link_is_not_seen_inside(
+def test_a_path_swapped_for_a_link_is_not_mounted(
     tmp_path: Path, level: LevelName, swap: Callable[[Path, Path], None], shared: bool
 ):
     project = repository(tmp_path / "project", {"a.txt": "a"})

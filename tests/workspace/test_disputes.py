@@ -61,7 +61,7 @@ def test_a_dispute_holds_the_parent_the_change_and_both_versions(project: Path, 
     assert os.listdir(project / ".fanfold/subagents") == [".gitignore"]
 
 
-def test_what_goes_together_after_all_is_no_dispute(project: Path):
+def test_changes_that_merge_cleanly_are_no_conflict(project: Path):
     repository(project, {"a.txt": LINES})
     spaces = Workspaces(project)
     source = spaces.open_child("s1")
@@ -111,7 +111,7 @@ def test_the_steps_version_lies_beside_under_a_free_name_and_a_link_is_shown_as_
         spaces.close(one)
 
 
-def test_what_cannot_be_laid_out_is_refused_and_leaves_nothing(project: Path):
+def test_an_impossible_layout_is_refused_and_leaves_no_files(project: Path):
     repository(project, {"a.txt": "a"})
     spaces = Workspaces(project)
     source = spaces.open_child("s1")
@@ -149,7 +149,7 @@ def test_a_kept_workspace_is_looked_into_and_stays_as_it_was(project: Path, meth
     assert spaces.remains.peek("s1") is None
 
 
-def test_a_workspace_that_somebody_works_in_is_not_looked_into(project: Path):
+def test_a_workspace_in_use_is_not_inspected(project: Path):
     repository(project, {"a.txt": "a"})
     spaces = Workspaces(project)
     child = spaces.open_child("s1")

@@ -77,7 +77,7 @@ def settle(guard: Guard, *, is_confined: bool = True) -> GuardFindings:
 
 
 @pytest.mark.parametrize("what", ATTEMPTS)
-def test_what_a_program_makes_is_not_in_the_project_afterwards(project: Path, level: LevelName, what: str):
+def test_files_made_by_a_program_do_not_stay_in_the_project(project: Path, level: LevelName, what: str):
     line, path = ATTEMPTS[what]
     guard = Guard(project)
     confined(project, level, line)
@@ -92,7 +92,7 @@ def test_what_a_program_makes_is_not_in_the_project_afterwards(project: Path, le
 
 
 @pytest.mark.parametrize("made", [False, True], ids=["nothing", "some"])
-def test_nothing_is_left_behind_where_nothing_was_made(project: Path, level: LevelName, made: bool):
+def test_an_unused_workspace_leaves_no_files(project: Path, level: LevelName, made: bool):
     if made:
         write(project, {".codex/config.toml": "mine"})
     before = tree(project, without=(".fanfold",))
@@ -102,7 +102,7 @@ def test_nothing_is_left_behind_where_nothing_was_made(project: Path, level: Lev
     assert tree(project, without=(".fanfold",)) == before
 
 
-def test_what_appears_in_a_folder_that_was_there_is_taken_out_where_nothing_confined_the_program(
+def test_new_files_in_ignored_folders_are_removed_after_unconfined_programs(
     project: Path,
 ):
     write(project, {".claude/settings.json": "mine"})
@@ -112,7 +112,7 @@ def test_what_appears_in_a_folder_that_was_there_is_taken_out_where_nothing_conf
     assert tree(project / ".claude").keys() == {"settings.json"}
 
 
-def test_what_is_closed_cannot_be_renamed_with_the_folder_around_it(tmp_path: Path, level: LevelName):
+def test_a_protected_path_cannot_be_moved_with_its_parent_folder(tmp_path: Path, level: LevelName):
     roles = {".codex/agents/r.toml": "r", ".claude/agents/r.md": "r", ".codex/config.toml": "mine"}
     project = repository(tmp_path / "project", {"a.txt": "a", **roles})
     before = tree(project, without=(".fanfold",))
@@ -163,7 +163,7 @@ def test_ordinary_use_of_git_is_no_change(tmp_path: Path):
     assert settle(guard, is_confined=False) == GuardFindings()
 
 
-def test_what_was_taken_out_goes_with_time(project: Path):
+def test_removed_entries_expire(project: Path):
     spaces = Workspaces(project)
     guard = Guard(project)
     (project / ".git").mkdir()

@@ -81,7 +81,7 @@ sys.stdin.read()
 """
 
 
-def test_who_was_stopped_knows_what_another_process_lent_since_as_long_as_that_one_lives(
+def test_a_suspended_process_learns_of_loans_by_live_processes(
     layout: Layout,
 ) -> None:
     home = open_home(layout, "s-one", "run")

@@ -123,7 +123,7 @@ def test_files_of_a_repository_inside_are_in_the_snapshot_and_its_git_folder_is_
     spaces.close(child)
 
 
-def test_what_the_repository_excludes_beside_its_files_stays_out(project: Path):
+def test_files_excluded_by_the_repository_s_info_exclude_stay_out(project: Path):
     repository(project, {"a.txt": "a"})
     write(project, {".git/info/exclude": "private/\n*.key\n", "private/x": "no", "b.key": "no"})
     spaces = Workspaces(project)

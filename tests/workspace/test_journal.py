@@ -71,7 +71,7 @@ def test_any_recovery_may_be_killed_as_well(fast: Path, scenario: str):
     assert seen["second kills"] >= 1_000
 
 
-def test_what_is_needed_to_go_back_is_on_disk_before_the_parent_is_touched(fast: Path):
+def test_the_rollback_journal_is_on_disk_before_the_project_changes(fast: Path):
     calls: list[tuple[str, list[str], bool]] = kill(fast, "alone", "none")["calls"]
     own = calls[0][1][0]
     assert "/.fanfold/workspace/journal/" in own
@@ -120,9 +120,7 @@ def test_without_exchanging_names_it_is_still_all_or_nothing(project: Path, monk
     spaces.close(child)
 
 
-def test_a_rollback_that_fails_is_finished_by_whoever_comes_next(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_failed_rollback_is_finished_by_the_next_process(project: Path, monkeypatch: pytest.MonkeyPatch):
     killing.plant(project)
     before = killing.look(project)
     spaces = Workspaces(project)
@@ -175,7 +173,7 @@ def test_a_file_that_changes_at_the_last_moment_is_not_lost(project: Path, monke
     spaces.close(child)
 
 
-def test_what_somebody_changed_after_a_crash_stays_theirs(project: Path):
+def test_edits_of_the_user_after_a_crash_are_kept(project: Path):
     repository(project, {"a.txt": "a", "b.txt": "b"})
     program = """
 import os, sys

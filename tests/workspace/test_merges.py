@@ -65,7 +65,7 @@ def test_touching_and_rewriting_with_the_same_content_is_no_change(project: Path
     spaces.close(child)
 
 
-def test_what_a_killed_tool_left_half_written_stays_behind(project: Path, method: str):
+def test_half_written_files_of_a_killed_tool_are_not_merged(project: Path, method: str):
     repository(project, {"a.txt": "a"})
     spaces = Workspaces(project)
     child = spaces.open_child("s1")
@@ -232,7 +232,7 @@ def links(top: Path, targets: dict[str, str]) -> None:
         (top / path).symlink_to(target)
 
 
-def test_links_that_stay_inside_come_home_also_through_each_other(project: Path):
+def test_links_that_stay_inside_are_merged_also_through_each_other(project: Path):
     repository(project, {"src/a.txt": "a"})
     spaces = Workspaces(project)
     child = spaces.open_child("s1")
@@ -327,7 +327,7 @@ def test_some_changes_are_never_merged(project: Path, make, why: str):
         (".vscode/mcp.json", "../servers.json", "servers.json"),
     ],
 )
-def test_what_a_protected_name_leads_to_is_protected_too(project: Path, link: str, target: str, change: str):
+def test_the_target_of_a_protected_name_is_protected_too(project: Path, link: str, target: str, change: str):
     files = {"dotfiles/claude/x": "", "config/servers.json": "{}", "tools/y": "", "src/a.py": ""}
     write(project, {**files, "config/claude.json": "{}", "servers.json": "{}"})
     os.symlink("dotfiles/claude", project / "one")
@@ -346,7 +346,7 @@ def test_what_a_protected_name_leads_to_is_protected_too(project: Path, link: st
 
 
 @pytest.mark.parametrize("path", [".vscode/settings.json", ".github/workflows/test.yml", "opencode/json"])
-def test_what_lies_beside_protected_names_is_merged(project: Path, path: str):
+def test_files_beside_protected_names_are_merged(project: Path, path: str):
     repository(project, {"a.txt": "a"})
     spaces = Workspaces(project)
     child = spaces.open_child("s1")
@@ -439,7 +439,7 @@ def test_a_removed_folder_takes_its_empty_folders_along(project: Path, method: s
     assert tree(project).keys() == {"d", "d/a.txt", "d/node_modules", "d/node_modules/m.js", "e.txt", "stays"}
 
 
-def test_what_git_tracks_comes_home_although_a_pattern_ignores_it(project: Path):
+def test_tracked_files_are_merged_although_a_pattern_ignores_them(project: Path):
     repository(project, {".gitignore": "*.log\n", "a.txt": "a"})
     write(project, {"kept.log": "k"})
     git(project, "add", "-f", "kept.log")

@@ -95,7 +95,7 @@ def test_no_folder_is_seen_whose_name_is_not_the_systems(tmp_path: Path):
     assert any(tmp_path.is_relative_to(folder) for folder in found.scratch)
 
 
-def test_what_lies_around_something_closed_is_all_but_that_and_links(tmp_path: Path):
+def test_siblings_of_a_protected_path_are_visible_except_links(tmp_path: Path):
     for name in ("a/b/c", "a/d", "e"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "link").symlink_to("e")

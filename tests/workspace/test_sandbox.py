@@ -274,7 +274,7 @@ def look(world: World) -> tuple[object, ...]:
     ],
     indirect=["level"],
 )
-def test_nothing_gets_out(said: Callable[[LevelName], dict[str, str]], level: LevelName, name: str):
+def test_no_file_outside_is_reached(said: Callable[[LevelName], dict[str, str]], level: LevelName, name: str):
     if name == "fork without end" and os.geteuid() == 0 and not sandbox_policy.limits_processes():
         pytest.skip("needs a user who is not root: make test-full as one")
     assert said(level)[name].startswith("refused"), said(level)[name]
@@ -304,7 +304,7 @@ HANDLES = tuple(name for name in ATTEMPTS if "handle that was left open" in name
 
 
 @pytest.mark.full
-def test_a_shared_writer_cannot_touch_what_programs_are_told_by(
+def test_a_shared_writer_cannot_change_instruction_files_of_programs(
     world: World, spaces: Workspaces, level: LevelName
 ):
     launch = plan(spaces, None, level, world)
@@ -383,7 +383,7 @@ BUBBLEWRAPS = ["without handles", *filter(None, os.environ.get("BUBBLEWRAPS", ""
 @pytest.mark.full
 @pytest.mark.parametrize("shared", [False, True], ids=["isolated", "shared"])
 @pytest.mark.parametrize("version", BUBBLEWRAPS)
-def test_nothing_gets_out_of_any_bubblewrap(
+def test_no_attempt_escapes_any_version_of_bubblewrap(
     version: str, shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     real = shutil.which("bwrap")
@@ -444,7 +444,7 @@ def test_the_network_is_there_when_it_is_allowed(
 
 
 @pytest.mark.full
-def test_what_was_started_inside_dies_with_its_start(world: World, spaces: Workspaces, child: Child):
+def test_processes_started_inside_end_with_the_sandbox(world: World, spaces: Workspaces, child: Child):
     if not detect(ROOT).bubblewrap.available:
         pytest.skip(needs("bubblewrap"))
     launch = plan(spaces, child, "bubblewrap", world)
@@ -463,7 +463,7 @@ def test_what_was_started_inside_dies_with_its_start(world: World, spaces: Works
     assert (child.path / "beat").read_text() == last
 
 
-def test_without_any_level_commands_are_refused_unless_told_otherwise():
+def test_without_any_sandbox_level_commands_are_refused_by_default():
     none = Levels(Level("bubblewrap", False, "not here"), Level("landlock", False, "not here"))
     with pytest.raises(WorldError, match="cannot be confined"):
         choose_level(none)

@@ -129,7 +129,7 @@ def test_submodules_and_inner_repositories_are_plain_files_without_their_git(
     spaces.close(child)
 
 
-def test_what_a_child_writes_stays_in_the_child(project: Path, method: str):
+def test_writes_of_a_child_stay_in_its_workspace(project: Path, method: str):
     repository(project, {"a.txt": "a", "d/b.txt": "b"})
     before = tree(project), git_bytes(project)
     spaces = Workspaces(project)
@@ -277,9 +277,7 @@ def test_a_child_is_found_again_as_it_was(project: Path, method: str):
     assert second.find_child("s1") is None
 
 
-def test_whoever_was_stopped_while_another_took_its_child_over_touches_nothing_of_it(
-    project: Path, method: str
-):
+def test_a_suspended_process_leaves_a_child_alone_that_another_took_over(project: Path, method: str):
     repository(project, {"a.txt": "a"})
     stopped, other = Workspaces(project), Workspaces(project)
     lost = stopped.open_child("s1", epoch=1)
@@ -322,7 +320,7 @@ def test_recover_unmounts_what_a_killed_process_left(project: Path):
     Workspaces(project).close(child)
 
 
-def test_whoever_owns_a_project_can_delete_it_whatever_was_left_in_it(project: Path, method: str):
+def test_the_owner_of_a_project_can_delete_it_with_any_leftovers(project: Path, method: str):
     repository(project, {"a.txt": "1"})
     spaces = Workspaces(project)
     kept, thrown, open_still = (spaces.open_child(name) for name in ("kept", "thrown", "open"))

@@ -43,7 +43,7 @@ def talked(project: Path, words: list[str], *said: str) -> str:
 
 
 @suggested("cli/chat.py: fanfold transcript")
-def test_of_what_nobody_could_be_asked_for(fanfold: Fanfold, follow: Follow, project: Path) -> None:
+def test_of_questions_without_a_user(fanfold: Fanfold, follow: Follow, project: Path) -> None:
     task = "{tool: task, args: {role: explorer, task: Look}}"
     command = "{tool: run_command, args: {argv: [ls]}}"
     (project / "s.yaml").write_text(f"default: {{output: x, tool_calls: [{task}, {command}, {task}]}}\n")
@@ -93,7 +93,7 @@ def test_of_chats(fanfold: Fanfold, follow: Follow, project: Path, provider: Pro
 
 
 @suggested("steps/run_config.py: fanfold chat --resume {}")
-def test_of_every_look_at_a_chat_that_rests(fanfold: Fanfold, follow: Follow, provider: Provider) -> None:
+def test_of_every_view_of_an_idle_chat(fanfold: Fanfold, follow: Follow, provider: Provider) -> None:
     del provider
     asked = fanfold("chat", "What is here?", "--json")
     chat = asked.json()["run_id"]
@@ -127,7 +127,7 @@ def test_of_every_look_at_a_chat_that_rests(fanfold: Fanfold, follow: Follow, pr
     "api/subagents.py: fanfold agents lists",
     "cli/agents.py: no subagent is running",
 )
-def test_of_what_was_delegated(fanfold: Fanfold, follow: Follow, agents: Path, provider: Provider) -> None:
+def test_of_delegated_work(fanfold: Fanfold, follow: Follow, agents: Path, provider: Provider) -> None:
     del provider
     fanfold("run", "my agents.yaml", "--script", "ok.yaml")
     (agents / "agents.yaml").write_text((agents / "my agents.yaml").read_text())

@@ -16,7 +16,7 @@ from tests.cli.suggestions.places import suggested
     "cli/control.py: lists what waits",
     "api/changes.py: shows what its steps changed",
 )
-def test_of_words_that_lack_something(fanfold: Fanfold, agents: Path, follow: Follow) -> None:
+def test_of_commands_without_an_argument(fanfold: Fanfold, agents: Path, follow: Follow) -> None:
     fanfold("run", "my agents.yaml", "--script", "ok.yaml")
     assert follow(fanfold("apply", "last")) == ["diff"]
     assert follow(fanfold("undo", "last"), may=(0,)) == ["diff"]
@@ -41,7 +41,7 @@ def test_of_the_help_page(fanfold: Fanfold, project: Path, follow: Follow) -> No
 @suggested(
     "api/result.py: fanfold explain",
 )
-def test_of_what_a_program_of_ours_asks_in_python(fanfold: Fanfold, agents: Path, follow: Follow) -> None:
+def test_of_questions_of_a_python_program(fanfold: Fanfold, agents: Path, follow: Follow) -> None:
     options = library.Options(script="default: {fail: {class: agent, message: no}}")
     result = library.run_sync("my agents.yaml", options=options)
     with pytest.raises(library.FanfoldError) as failed:
@@ -52,7 +52,7 @@ def test_of_what_a_program_of_ours_asks_in_python(fanfold: Fanfold, agents: Path
 @suggested(
     "cli/agents.py: fanfold agents lists",
 )
-def test_of_a_subagent_that_nobody_has(fanfold: Fanfold, project: Path, follow: Follow) -> None:
+def test_of_an_unknown_subagent(fanfold: Fanfold, project: Path, follow: Follow) -> None:
     missing = fanfold("send", "nobody", "hello")
     assert missing.status == NOT_FOUND
     assert follow(missing, may=(0,)) == ["agents", "spawn"]
@@ -61,7 +61,7 @@ def test_of_a_subagent_that_nobody_has(fanfold: Fanfold, project: Path, follow: 
 @suggested(
     "api/archives.py: fanfold export",
 )
-def test_of_an_archive_that_is_none(fanfold: Fanfold, agents: Path, follow: Follow) -> None:
+def test_of_a_file_that_is_no_archive(fanfold: Fanfold, agents: Path, follow: Follow) -> None:
     fanfold("run", "my agents.yaml", "--script", "ok.yaml")
     (agents / "page.html").write_text("<html></html>")
     refused = fanfold("import", "page.html")

@@ -52,7 +52,7 @@ def test_every_claim_and_every_exception_is_about_a_text_that_is_there() -> None
     assert all(": " in claim and why for claim, why in ABOUT.items())
 
 
-def test_a_text_that_nobody_claims_would_be_noticed() -> None:
+def test_a_text_without_a_test_would_be_noticed() -> None:
     new = Place("cli/new.py", "do it: fanfold resume {} --yes")
     assert new.is_meant_by("new.py: fanfold resume")
     assert not new.is_meant_by("new.py: fanfold retry")

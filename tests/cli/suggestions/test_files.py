@@ -67,7 +67,7 @@ def test_of_many_failures_and_of_a_long_output(fanfold: Fanfold, follow: Follow,
 
 @pytest.mark.full
 @suggested("api/changes.py: step by step, unchanged files can be reverted: fanfold undo {} {}")
-def test_of_a_run_of_which_somebody_changed_a_part(fanfold: Fanfold, follow: Follow, project: Path) -> None:
+def test_of_a_run_with_a_changed_part(fanfold: Fanfold, follow: Follow, project: Path) -> None:
     two = [f"{{id: {name}, agent: worker, prompt: x, write_set: [{name}.txt]}}" for name in ("a", "b")]
     (project / "two.yaml").write_text(f"name: two\nsteps: [{', '.join(two)}]\n")
     answers = {name: {"output": "ok", "writes": {f"{name}.txt": "x\n"}} for name in ("a", "b")}
@@ -109,7 +109,7 @@ def test_of_steps_that_have_to_run_again(fanfold: Fanfold, follow: Follow, agent
 
 @pytest.mark.full
 @suggested("steps/step_workspace.py: fanfold apply", "steps/deliver.py: fanfold approve")
-def test_of_what_waits_for_a_word(fanfold: Fanfold, follow: Follow, project: Path) -> None:
+def test_of_runs_that_wait_for_an_answer(fanfold: Fanfold, follow: Follow, project: Path) -> None:
     written(project, merge="propose")
     fanfold("run", "w.yaml", "--script", "s.yaml", "--yes")
     run = fanfold("runs", "--json").json()[0]["run_id"]

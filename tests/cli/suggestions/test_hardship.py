@@ -58,7 +58,7 @@ def test_a_damaged_database_can_be_moved_away_as_suggested(fanfold: Fanfold, don
 
 @pytest.mark.parametrize("data", ['{"kind": 7}', '{"kind": "finished", "status": "completed"}', "[]"])
 @suggested("engine/run_tree.py: fanfold verify")
-def test_what_was_changed_in_a_store_is_told_by_the_command_that_is_suggested(
+def test_the_suggested_command_reports_edits_of_a_store(
     fanfold: Fanfold, follow: Follow, done: Path, data: str
 ) -> None:
     db = apsw.Connection(str(done))
@@ -79,7 +79,9 @@ def test_what_was_changed_in_a_store_is_told_by_the_command_that_is_suggested(
     not can_unshare(), reason="needs namespaces and mounts: make test-full on a Linux that allows them"
 )
 @suggested("store/database.py: free some space", "store/database.py: check the disk")
-def test_a_project_on_a_full_disk_goes_on_as_suggested(follow: Follow, tmp_path: Path, project: Path) -> None:
+def test_a_project_on_a_full_disk_continues_as_suggested(
+    follow: Follow, tmp_path: Path, project: Path
+) -> None:
     """A real disk of a few megabytes, full but for a little; then there is space again."""
     files = tmp_path / "project.files"
     files.mkdir()
@@ -137,7 +139,7 @@ def provider(sick: Sick, project: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 @pytest.mark.full
-def test_a_key_that_was_wrong_is_corrected_and_the_run_goes_on(
+def test_a_run_continues_after_its_wrong_key_is_corrected(
     fanfold: Fanfold, follow: Follow, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-wrong")
@@ -148,7 +150,7 @@ def test_a_key_that_was_wrong_is_corrected_and_the_run_goes_on(
 
 
 @pytest.mark.full
-def test_an_account_that_was_empty_is_topped_up_and_the_run_goes_on(
+def test_a_run_continues_after_its_empty_account_is_topped_up(
     fanfold: Fanfold, follow: Follow, provider: Provider, sick: Sick
 ) -> None:
     sick.fault = Fault("quota")

@@ -33,7 +33,7 @@ def told(fanfold: Fanfold) -> Told:
     "cli/system.py: fanfold run {} -i topic",
     "cli/system.py: fanfold --help",
 )
-def test_an_empty_folder_is_told_how_to_begin_and_nothing_is_written(
+def test_an_empty_folder_gets_a_hint_how_to_start_and_nothing_is_written(
     fanfold: Fanfold, told: Told, follow: Follow, project: Path
 ) -> None:
     said = fanfold().out
@@ -50,7 +50,7 @@ def test_an_empty_folder_is_told_how_to_begin_and_nothing_is_written(
     "cli/system.py: fanfold show",
     "cli/system.py: fanfold check",
 )
-def test_a_run_that_waits_one_that_failed_and_one_that_is_over_each_have_their_command(
+def test_waiting_failed_and_finished_runs_each_suggest_their_command(
     fanfold: Fanfold, told: Told, follow: Follow, project: Path
 ) -> None:
     (project / "answers.yaml").write_text(ANSWERS)
@@ -69,7 +69,7 @@ def test_a_run_that_waits_one_that_failed_and_one_that_is_over_each_have_their_c
 
 
 @pytest.mark.full
-def test_what_failed_and_succeeded_since_and_older_successes_are_not_told(
+def test_failures_followed_by_success_and_older_successes_are_not_notified(
     fanfold: Fanfold, told: Told, project: Path
 ) -> None:
     (project / "answers.yaml").write_text(ANSWERS)
@@ -89,7 +89,7 @@ def test_the_project_s_own_recipes_are_shown_first(fanfold: Fanfold, told: Told)
     assert fanfold(*show).status == 0
 
 
-def test_a_run_that_reached_a_limit_is_told_with_the_flag_that_lifts_it(
+def test_a_run_that_reached_a_limit_names_the_option_that_raises_it(
     fanfold: Fanfold, told: Told, project: Path
 ) -> None:
     (project / "answers.yaml").write_text(ANSWERS)
@@ -116,7 +116,7 @@ def test_a_file_whose_name_acts_on_terminals_is_not_suggested(fanfold: Fanfold, 
     "cli/system.py: fanfold ps --all",
     "steps/run_config.py: fanfold chat --resume {}",
 )
-def test_runs_that_stay_open_are_told_for_what_they_are_after_what_needs_somebody(
+def test_open_runs_are_listed_as_open_after_those_that_need_a_user(
     fanfold: Fanfold, told: Told, follow: Follow, project: Path
 ) -> None:
     (project / "answers.yaml").write_text(ANSWERS)

@@ -87,7 +87,7 @@ def test_when_a_run_waits_for_people(fanfold: Fanfold, project: Path, follow: Fo
 @suggested(
     "api/approvals.py: fanfold approve",
 )
-def test_who_is_to_answer_is_told_what_it_is_about(fanfold: Fanfold, project: Path, follow: Follow) -> None:
+def test_a_question_names_its_subject(fanfold: Fanfold, project: Path, follow: Follow) -> None:
     (project / "r.yaml").write_text(
         "name: r\nsteps: [{id: ok, approve: Ship?, show: 'two\\nlines', choices: [go, stop]}]\n".replace(
             "'", '"'
@@ -123,7 +123,7 @@ def test_of_a_long_text_before_a_decision(fanfold: Fanfold, project: Path, follo
     "api/history.py: fanfold inspect {} shows its steps",
     "api/history.py: fanfold transcript",
 )
-def test_of_a_transcript_that_nobody_named(fanfold: Fanfold, project: Path, follow: Follow) -> None:
+def test_of_a_transcript_without_a_name(fanfold: Fanfold, project: Path, follow: Follow) -> None:
     (project / "s.yaml").write_text("default: words of {{step}}\n")
     (project / "none.yaml").write_text("name: none\nsteps: [{id: a, run: [echo, x]}]\n")
     assert fanfold("run", "none.yaml", "--yes").status == 0
@@ -194,7 +194,7 @@ def test_when_a_default_will_answer(
     "cli/run.py: continues in the background",
     "cli/control.py: continues in the background",
 )
-def test_when_a_run_goes_on_in_the_background(fanfold: Fanfold, agents: Path, follow: Follow) -> None:
+def test_when_a_run_continues_in_the_background(fanfold: Fanfold, agents: Path, follow: Follow) -> None:
     started = fanfold("run", "my agents.yaml", "--script", "ok.yaml", "--detach")
     assert follow(started) == ["watch"]
     (agents / "r.yaml").write_text("name: r\nsteps: [{id: ok, approve: Go?}]\n")
@@ -337,9 +337,7 @@ def test_where_a_permission_or_an_input_is_missing(fanfold: Fanfold, project: Pa
     "cli/history.py: fanfold transcript",
     "api/fork.py: to run it again from a step",
 )
-def test_where_there_is_nothing_to_retry_or_no_such_turn(
-    fanfold: Fanfold, agents: Path, follow: Follow
-) -> None:
+def test_of_runs_without_failures_and_unknown_turns(fanfold: Fanfold, agents: Path, follow: Follow) -> None:
     fanfold("run", "my agents.yaml", "--script", "ok.yaml")
     assert follow(fanfold("inspect", "last", "look[0]")) == ["transcript"]
     assert follow(fanfold("fork", "last", "--from", "look[0]", "--turn", "9")) == ["transcript"]
