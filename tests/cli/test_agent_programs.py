@@ -389,6 +389,17 @@ def test_an_agent_whose_messages_use_up_the_budget_is_stopped_and_continues_its_
     assert second[second.index("--resume") + 1] == "s-1"
 
 
+def test_a_budget_in_tokens_stops_agents_that_report_no_tokens_after_the_first_answer(agents, fanfold):
+    agents.install("copilot", writing("copilot"))
+    agents.role("coder", "copilot")
+    each = {**step("coder", write_set=["*.txt"]), "for_each": [1, 2, 3]}
+    failed = run(fanfold, agents.recipe(each), "--budget-tokens", "100000", "--max-concurrency", "1")
+    assert failed["status"] == "failed"
+    codes = {failed["steps"][f"work[{number}]"]["error"]["code"] for number in range(3)}
+    assert codes == {"budget.uncounted"}
+    assert len(agents.calls()) == 1, "the other items were refused before they cost anything"
+
+
 def test_an_agent_that_speaks_acp_is_stopped_when_its_cost_has_used_up_the_budget(agents, fanfold):
     says = {"says": "acp-claude.jsonl"}
     agents.install("claude-agent-acp", {**says, "then": "hang"}, says, speaks=True)

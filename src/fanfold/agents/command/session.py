@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from msgspec import UNSET, structs
 
@@ -83,31 +83,17 @@ INTERRUPTED = (
     "You were interrupted while you worked on the following task. Look at what is already done, then finish"
     " it.\n\n"
 )
-
-
 OUTAGES = ("agent.unreachable", "agent.rate_limit")
 """Failures that affect every session with the same login."""
-
-
 WRITE_SET = "write_set"
 """In the record of a correction: its subject."""
 
 
-class Listen(Protocol):
-    """Gives a program its task and records its output and outcome in the recorder."""
-
-    def __call__(
-        self,
-        program: AgentProgram,
-        call: ProgramCall,
-        request: SessionRequest,
-        turn: Turn,
-        transcript: TranscriptRecorder,
-        attached: Callable[[], Awaitable[None]],
-        /,
-    ) -> Awaitable[None]:
-        """Run one call; `attached` is called when the program has reported the conversation's id."""
-        ...
+Listen: TypeAlias = Callable[
+    [AgentProgram, ProgramCall, SessionRequest, Turn, TranscriptRecorder, Callable[[], Awaitable[None]]],
+    Awaitable[None],
+]
+"""Gives a program its task and records its output; calls back when the conversation's id is known."""
 
 
 def reach_of(role: Role) -> NetworkReach:
@@ -200,6 +186,8 @@ class CommandSession:
             home = await self._programs.home_of(self._request)
         await asyncio.to_thread(self._credentials.furnish_once, home.outside)
         while True:
+            if (refusal := self._uncounted()) is not None:
+                raise refusal
             transcript, failure = await self._call(turn, home, anew)
             if failure is not None and turn.resumes and failure.kind == "agent" and not transcript.has_worked:
                 anew = f"{self._profile.title} does not know the conversation any more: {failure.message}"
@@ -220,6 +208,10 @@ class CommandSession:
             if judgement.final and not complaint:
                 output = self._clean(judgement.value)
                 spent = self._spent(transcript)
+                self._backend.is_counted = spent is not None
+                if (refusal := self._uncounted()) is not None:
+                    await transcript.close(Response(text=transcript.text))
+                    raise refusal
                 await transcript.close(
                     Response(text=self._clean(transcript.text), usage=spent, output=output)
                 )
@@ -232,6 +224,15 @@ class CommandSession:
                 raise self._failed(Failure("invalid_output", "output.invalid", message, hint))
             await self._record(ToolResult(id="", tool=tool, complaint=complaint))
             turn = self._corrected(transcript, complaint)
+
+    def _uncounted(self) -> SessionFailed | None:
+        """Return the refusal of a program that reported no tokens, under a budget in tokens."""
+        budgets = self._request.account.ledgers
+        if self._backend.is_counted or all(budget.max_tokens is None for budget in budgets):
+            return None
+        message = f"the budget in tokens cannot be enforced: {self._profile.title} does not report its tokens"
+        hint = "use another back end, or start the run without a budget in tokens"
+        return self._failed(Failure("budget", "budget.uncounted", message, hint, retryable=False))
 
     def _corrected(self, transcript: TranscriptRecorder, complaint: str) -> Turn:
         known = self._begun.conversation if self._begun is not None else ""
@@ -379,14 +380,12 @@ class CommandSession:
         if profile.counts_all:
             before = structs.replace(self._counted, micro_usd=0)
             used = structs.replace(used.beyond(before), micro_usd=used.micro_usd)
-        if used.micro_usd is None and self._own_rate is not None:
-            from fanfold.agents.models.connections import replace_price
+        from fanfold.agents.models.connections import list_price, replace_price
 
+        if used.micro_usd is None and self._own_rate is not None:
             return replace_price(used, self._own_rate)
         named = used.micro_usd is None and transcript.model and profile.provider
         if named and not self._credentials.is_elsewhere():
-            from fanfold.agents.models.connections import list_price
-
             price = list_price(transcript.model, profile.provider, used)
             used = structs.replace(used, micro_usd=price).bounded()
         if used.micro_usd is None and profile.priced and not ended:
@@ -394,9 +393,7 @@ class CommandSession:
         return used
 
     async def _record(self, entry: Entry) -> None:
-        usage = paid_in(entry)
-        if usage is not None:
-            self._usage += usage
+        self._usage += paid_in(entry) or NOTHING_SPENT
         await self._record_raw(redacted(entry, self._clean))
 
     def _clean(self, value: JSON) -> JSON:
@@ -414,9 +411,8 @@ class CommandSession:
     def _failed(self, failure: Failure) -> SessionFailed:
         request = self._request
         message = f"{request.step}: {without_key_parts(self._clean(failure.message))}"
-        return SessionFailed(
-            structs.replace(failure, message=message, step=request.step, attempt=request.attempt)
-        )
+        failure = structs.replace(failure, message=message, step=request.step, attempt=request.attempt)
+        return SessionFailed(failure)
 
 
 def _counted(entries: Sequence[Entry]) -> Usage:
@@ -459,6 +455,8 @@ class CommandBackend:
         self.credentials = AgentCredentials(profile, os.environ)
         self.redactor = machine.redactor
         self.access = Access.of(machine.config, machine.providers)
+        self.is_counted = True
+        """Whether the program reported tokens, as far as known."""
         listener: Callable[..., Awaitable[None]] = listen
         if profile.acp:
             from fanfold.agents.command import acp
@@ -474,8 +472,9 @@ class CommandBackend:
     async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
         if self.name in OF_ROLES and not request.role.command:
             message = f'{request.step}: role "{request.role.name}" names no program'
-            failure = Failure("agent", "backend.no_command", message, _COMMAND_HINT, retryable=False)
-            raise SessionFailed(failure)
+            raise SessionFailed(
+                Failure("agent", "backend.no_command", message, _COMMAND_HINT, retryable=False)
+            )
         if key := unkept(self.profile, request.role):
             message = f'role "{request.role.name}" says {key}, which {self.name} does not enforce'
             hint = "use a model for this role, or another role"
