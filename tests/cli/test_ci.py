@@ -280,6 +280,16 @@ def test_no_input_of_the_action_is_put_into_a_script():
     assert not [step for step in action["runs"]["steps"] if "${{" in step.get("run", "")]
 
 
+def test_the_description_of_every_input_of_the_action_is_whole():
+    """A comma in an unquoted description makes the rest of it a key."""
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    keys = {
+        name: entry.keys() - {"description", "required", "default"}
+        for name, entry in action["inputs"].items()
+    }
+    assert {name: unknown for name, unknown in keys.items() if unknown} == {}
+
+
 def test_the_action_imports_nothing_from_the_checkout():
     """`python -m` would import `pip.py` of a pull request."""
     action = yaml.safe_load((ROOT / "action.yml").read_text())
