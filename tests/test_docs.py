@@ -123,7 +123,7 @@ def test_commands_do_what_the_page_shows(page, tmp_path):
 
 @pytest.mark.full
 @each_page
-def test_recipes_on_the_page_pass_the_checker(page, tmp_path):
+def test_recipes_on_the_page_pass_the_checker_without_a_warning(page, tmp_path):
     recipes: list[str] = []
     for block in markdown.blocks(page.text):
         name = named_file(block)
@@ -144,6 +144,7 @@ def check(recipes: list[str], project: Path) -> None:
     if recipes:
         done = run(["fanfold", "check", *recipes], project)
         assert done.returncode == 0, done.stdout
+        assert "warning[" not in done.stdout, done.stdout
 
 
 @each_page
