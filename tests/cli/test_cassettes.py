@@ -1,5 +1,6 @@
 """Runs become tests: `fanfold record`, `fanfold test` and `fanfold compare`."""
 
+import base64
 import fcntl
 import json
 import os
@@ -252,12 +253,15 @@ def test_a_secret_is_not_in_the_cassette(project, fanfold, monkeypatch):
     canary = "canary-7f3a9c2e5b8d4610"
     monkeypatch.setenv("MY_API_KEY", canary)
     (project / "a.md").write_text(f"key {canary}\n")
+    binary = b"\xff key " + canary.encode()
+    (project / "b.md").write_bytes(binary)
     (project / "r.yaml").write_text(
         'name: r\nsteps: [{id: w, agent: worker, write_set: ["*.md"], prompt: "Use it"}]\n'
     )
     calls = [
         {"tool": "read_file", "args": {"path": "a.md"}},
         {"tool": "write_file", "args": {"path": "a.md", "content": f"new {canary}\n"}},
+        {"tool": "write_file", "args": {"path": "b.md", "content": "text"}},
     ]
     (project / "s.yaml").write_text(
         json.dumps({"steps": {"w": {"output": f"it is {canary}", "tool_calls": calls}}})
@@ -266,7 +270,10 @@ def test_a_secret_is_not_in_the_cassette(project, fanfold, monkeypatch):
     assert fanfold("record", "last").status == 0
     for file in (project / "tests").rglob("*"):
         assert canary.encode() not in file.read_bytes()
-    assert "[redacted]" in (project / "tests" / "r.yaml").read_text()
+    text = (project / "tests" / "r.yaml").read_text()
+    assert "a.md: |\n    key [redacted]\n" in text
+    assert base64.b64encode(binary).decode() not in text
+    assert " key [redacted]\n" in text.partition("  b.md: ")[2]
 
 
 def test_people_waits_and_timeouts_need_no_time(project, fanfold):
@@ -416,6 +423,24 @@ steps:
     assert "look failed" in text, "neither does a role that reads"
     assert "write merged" in text
     assert "away.txt " not in text.partition("changes:")[2]
+
+
+def test_a_search_is_not_carried_out_again(project, fanfold):
+    """Its result depends on other files, and its pattern can take long."""
+    recipe = "name: r\nsteps: [{id: a, agent: mine, prompt: x}]\n"
+    (project / "r.yaml").write_text(recipe)
+    (project / ".claude" / "agents").mkdir(parents=True)
+    (project / ".claude" / "agents" / "mine.md").write_text(ROLE.replace("[Read]", "[Grep]"))
+    (project / "tests").mkdir()
+    calls = [{"tool": "search_files", "args": {"pattern": "("}}]  # it would fail
+    case = {"cassette": 1, "recipe": "../r.yaml", "steps": {"a": [{"turns": [{"calls": calls}]}]}}
+    (project / "tests" / "h.yaml").write_text(json.dumps(case))
+    assert fanfold("test", "tests/h.yaml", "--update").status == 0
+    text = (project / "tests" / "h.yaml").read_text()
+    assert ("tool: search_files" in text, "bad_pattern" in text) == (True, False), text
+    change(project / ".claude" / "agents" / "mine.md", "[Grep]", "[Read]")
+    report = fanfold("test", "tests/h.yaml", "--json")
+    assert (report.status, "tool" in kinds(report.json())) == (1, True), "the role lost the tool"
 
 
 def test_a_link_is_not_followed(recorded, fanfold, project):

@@ -253,10 +253,8 @@ class Recorder:
             one = replace(one, function=job.handler, inputs=job.inputs)
         elif isinstance(job, Question):
             one = replace(one, question=job.question or "?")
-        programs = one.program or one.command or any(
-            call.tool not in replay.FILE_TOOLS for turn in one.turns for call in turn.calls
-        )  # fmt: skip
-        if one.status == state.COMPLETED and programs:
+        others = {call.tool for turn in one.turns for call in turn.calls} - replay.FILE_TOOLS
+        if one.status == state.COMPLETED and (one.program or one.command or others):
             own = [f for r in self._revisions if r.step == node.run.tree_path(node.path) for f in r.files]
             writes = {file.path: None if file.after is None else self._content(file.after) for file in own}
             one = replace(one, writes=writes)
@@ -361,7 +359,7 @@ class Recorder:
         spaces = spaces_of(self._project)
         try:
             is_link = file.mode & 0o170000 == _LINK
-            return None if spaces is None or is_link else content_of(spaces.content(file.oid))
+            return None if spaces is None or is_link else self._clean(spaces.content(file.oid))
         except FanfoldError:
             return None  # it was too large to be kept
 
@@ -371,7 +369,12 @@ class Recorder:
             data = read_beneath(top, top / path, MAX_READ_BYTES + 1)
         except (OSError, ValueError):
             return None
-        return content_of(data) if len(data) <= MAX_READ_BYTES else None
+        return self._clean(data) if len(data) <= MAX_READ_BYTES else None
+
+    def _clean(self, data: bytes) -> Content:
+        """Return the content of a file. A secret in base64 is not found, so it is removed before."""
+        content = content_of(data)
+        return content if isinstance(content, str) else content_of(self._store.clean(data))
 
 
 def _command(node: state.Node, job: CommandJob, one: AttemptRecord) -> AttemptRecord:

@@ -94,11 +94,8 @@ class TestRequest(Struct, frozen=True, kw_only=True):
                 message = f"--{name} must be from 1 to {most:,}, not {value}"
                 raise AuthorError("usage.out_of_range", message)
         if self.mode == "live-changed" and not (self.budget_usd or self.budget_tokens):
-            message, hint = (
-                "live-changed asks models and needs a limit",
-                "add --budget-usd or --budget-tokens",
-            )
-            raise AuthorError("usage.missing_option", message, hint=hint)
+            hint = "add --budget-usd or --budget-tokens"
+            raise AuthorError("usage.missing_option", "live-changed asks models and needs a limit", hint=hint)
 
 
 class ModelRow(Struct, frozen=True, kw_only=True):
@@ -191,9 +188,8 @@ async def run_suite(project: Project, request: TestRequest) -> TestReport:
 
 async def _case(suite: Suite, file: Path, *, update: bool = False) -> CaseReport:
     report, new = await suite.test(file, update=update)
-    if new is None:
-        return report
-    return replace(report, reached=sorted(reached_points(suite.plan_of(new, file), new)))
+    reached = [] if new is None else sorted(reached_points(suite.plan_of(new, file), new))
+    return replace(report, reached=reached)
 
 
 async def _replay_all(suite: Suite, files: Sequence[Path], request: TestRequest) -> list[CaseReport]:

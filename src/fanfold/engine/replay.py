@@ -5,8 +5,8 @@ Rules
   results in the same order as in the recorded run, and starts the same steps.
 * Time is simulated. An execution takes its recorded time, and a timer fires as soon as nothing can happen
   before it. So a replay waits for nothing.
-* File tools are the real ones, in the step's own workspace. All other tools, commands, functions and
-  deliveries answer from the recording: a replay starts no program and opens no connection.
+* File tools are the real ones, in the step's own workspace. All other tools, searches, commands, functions
+  and deliveries answer from the recording: a replay starts no program and opens no connection.
 * A step that the cassette does not know fails with `cassette.no_answer`, unless the replay may ask a model.
 """
 
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from fanfold.agents.tools.files import FileTools
     from fanfold.engine.run_tree import RunTree
 
-FILE_TOOLS = frozenset(
-    ("read_file", "list_files", "search_files", "write_file", "edit_file", "apply_patch", "delete_file")
-)
-"""The tools that a replay carries out. They are confined to the workspace of the step."""
+SEARCHES = frozenset(("list_files", "search_files"))
+"""Tools whose results depend on files that a cassette does not hold. A replay does not carry them out."""
+FILE_TOOLS = SEARCHES | {"read_file", "write_file", "edit_file", "apply_patch", "delete_file"}
+"""The other ones are carried out. They are confined to the workspace of the step."""
 CASSETTE = "cassette"
 """The back end of recorded agents in a replay that may also ask models."""
 
@@ -326,16 +326,16 @@ class CassetteBackend:
 
 
 async def _call(tools: Tools, name: str, call: CallRecord, *, is_ours: bool) -> ToolResult:
-    """Carry out a recorded call if it is one of the file tools; otherwise return its recorded result."""
+    """Carry out a recorded call if it reads or writes a file; otherwise return its recorded result."""
     from fanfold.agents.backend import use, wrong_call
 
     args = call.args if isinstance(call.args, dict) else {}
-    offered = call.tool in FILE_TOOLS or any(spec.name == call.tool for spec in tools.offered())
+    offered = any(spec.name == call.tool for spec in tools.offered())
     error = ToolError(call.error, "as recorded") if call.error else None
     result = UNSET if error is not None else None if call.result is UNSET else call.result
-    if is_ours and call.tool == "run_command" and not offered:
+    if is_ours and call.tool in ("run_command", *SEARCHES) and not offered:
         error, result = ToolError("tool.unknown", "the role lacks this tool"), UNSET
-    elif is_ours and call.tool in FILE_TOOLS:
+    elif is_ours and call.tool in FILE_TOOLS - SEARCHES:
         problem = wrong_call(tools, call.tool, args)
         error, result = ToolError("invalid_args", problem) if problem else None, UNSET
         try:

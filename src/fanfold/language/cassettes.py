@@ -420,9 +420,7 @@ def _requests(
 def _outcomes(name: str, step: str, before: AttemptRecord, after: AttemptRecord) -> Iterator[Difference]:
     calls, others = ([call for turn in side.turns for call in turn.calls] for side in (before, after))
     for call, other in zip(calls, others, strict=False):
-        # What a search finds depends on files that a cassette does not hold.
-        searches = call.tool in ("list_files", "search_files")
-        if call.tool == other.tool and call.error != other.error and not searches:
+        if call.tool == other.tool and call.error != other.error:
             outcome = f"fails now ({other.error})" if other.error else f"works now, failed ({call.error})"
             yield Difference("tool", f"{name}: {call.tool} {outcome}", step)
     was, now = before.fail, after.fail
