@@ -188,6 +188,30 @@ def test_no_page_is_cut_off_on_a_phone_and_it_has_four_tabs(browser: Browser, sh
     assert console.watch.wrong == []
 
 
+def test_a_phone_shows_when_each_run_started(browser: Browser, shop: Server) -> None:
+    console = Console(browser, shop)
+    console.page.set_viewport_size({"width": 390, "height": 844})
+    page = console.go("/runs")
+    expect(page.locator("tbody tr", has_text="nightly-review").first.locator("time:visible")).to_have_count(1)
+    names = page.locator("tbody .row-link")
+    assert [name for name in names.all() if name.evaluate("one => one.scrollWidth > one.clientWidth")] == []
+    console.context.close()
+    assert console.watch.wrong == []
+
+
+def test_a_hit_in_code_is_shown_and_marked(browser: Browser, shop: Server) -> None:
+    console = Console(browser, shop)
+    code = "Look:\n\n```python\nzebra = 1\n```\n\nThe end."
+    run = console.start("slow", {"default": "x", "steps": {"first": code}})
+    while console.status_of(run) != "completed":
+        pass
+    page = console.go(f"/search?q=zebra&run={run}")
+    expect(page.locator(".excerpt")).to_have_text("Look: zebra = 1 The end.")
+    expect(page.locator(".excerpt mark")).to_have_text("zebra")
+    console.context.close()
+    assert console.watch.wrong == []
+
+
 @pytest.mark.parametrize("width", [1024, 390])
 def test_a_chain_continues_in_the_next_row_and_no_view_is_cut_off(
     browser: Browser, shop: Server, width: int

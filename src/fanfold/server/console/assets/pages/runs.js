@@ -72,7 +72,7 @@ export function Runs() {
       render=${(/** @type {any} */ row) => [
         html`<input type="checkbox" aria-label=${`Pick ${row.recipe} ${row.run_id}`} checked=${picked.has(row.run_id)} onChange=${() => pick(row.run_id)} />`,
         html`<span class="of-run"><a class="row-link" href=${`/runs/${row.run_id}`} title=${row.recipe}>${row.recipe}</a>${row.forked_from && html`<span class="chip">fork</span>`}${row.scripted && html`<span class="chip" title="The agents of this run are scripted">scripted</span>`}</span>`,
-        html`<span class="stacked"><${Status} status=${row.status} />${row.status === "running" && html`<${Heartbeat} root=${row.root_run_id} status=${row.status} />`}</span>`,
+        html`<span class="stacked"><${Status} status=${row.status} />${row.status === "running" && html`<${Heartbeat} root=${row.root_run_id} status=${row.status} />`}<span class="quiet only-narrow"><${Ago} at=${row.created_at} /></span></span>`,
         html`<span class="quiet" title=${row.inputs}>${row.inputs}</span>`, html`<span title=${row.error?.message || ""}>${row.error ? causeOf(row.error) : ""}</span>`,
         html`<${Ago} at=${row.created_at} />`,
         html`<${Took} from=${row.started_at} to=${endOf(row)} />`, html`<${Cost} usage=${row.usage} />`,

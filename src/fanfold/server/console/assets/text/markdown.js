@@ -133,7 +133,7 @@ function table(lines) {
 export const plain = (text) =>
   (text || "")
     .slice(0, 2000)
-    .replace(/```[^\n]*|`+/g, "")
+    .replace(/```[\w+-]*(?=\s|$)|`+/g, "")
     .replace(/!?\[([^\]]*)\]\([^)\s]*\)/g, "$1")
     .replace(/(\*\*|__)(?=\S)([^*_]+?)\1/g, "$2")
     .replace(/(^|[\s(])([*_])(?=\S)([^*_\n]+?)\2/g, "$1$3")
