@@ -179,4 +179,21 @@ def test_a_cause_is_on_the_screen_once_and_answers_break_at_words(tmp_path: Path
     assert [row.strip() for row in rows if "the disk is full" in row] == [
         "because   bad: the disk is full [script.agent]"
     ]
+    facts = [
+        row.split()[0] for row in rows if row.startswith("  ") and row.split()[0] in ("because", "created")
+    ]
+    assert facts == ["because", "created"], "the cause comes first"
+    screen.close()
+
+
+def test_the_warnings_of_a_dry_run_break_at_words(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(
+        "name: job\nsteps:\n  - {id: list, agent: explorer, prompt: x, output_schema: {type: object}}\n"
+        '  - {id: every_file, agent: explorer, for_each: steps.list.output.files, prompt: "{{item}}"}\n'
+    )
+    screen = Screen(80, 40, tmp_path, "run", "job.yaml", "--dry-run")
+    rows = [row.rstrip() for row in screen.until("are shown with one item")]
+    [at] = [at for at, row in enumerate(rows) if row.startswith("warning: lists that are known")]
+    assert rows[at].endswith("are shown with one item:"), rows
+    assert rows[at + 1] == "  every_file"
     screen.close()

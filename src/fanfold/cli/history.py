@@ -163,6 +163,9 @@ def _because(error: FailureDocument) -> str:
 
 
 def _heading(run: InspectDocument) -> Iterator[tuple[str, str]]:
+    if run.error is not None:
+        step = f"{run.error.step}: " if run.error.step else ""
+        yield "because", f"{step}{gist(run.error, REASON_CHARS)} [{run.error.code}]"
     yield "created", local_time(run.created_at) if run.created_at else ""
     if took := took_text(run):
         yield "took", took
@@ -176,9 +179,6 @@ def _heading(run: InspectDocument) -> Iterator[tuple[str, str]]:
         yield "used", used
     for wait in run.waits:
         yield "waits", wait.text
-    if run.error is not None:
-        step = f"{run.error.step}: " if run.error.step else ""
-        yield "because", f"{step}{gist(run.error, REASON_CHARS)} [{run.error.code}]"
 
 
 MAX_SHOWN = 40

@@ -127,15 +127,15 @@ def run_command(
             call.give(result, lambda: render(plan, result, steps, call.colour))
             return EXIT_OK
         for one in role_warnings(project, [plan]).used:
-            place = f"{one.file}:{one.range.start.line}"
-            notify(f"warning[{one.code}]: {one_line(one.message)} ({one_line(place)})\n")
+            place = one_line(f"{one.file}:{one.range.start.line}")
+            notify(wrap_text(f"warning[{one.code}]: {one_line(one.message)} ({place})\n", "  ", sys.stderr))
         terminal = Foreground(call, quiet=outcome.quiet)
         owned = start(project, plan, inputs, options, yes=yes, prompter=terminal.prompter)
         for line in capped_limits(project.config, plan, options):
-            notify(f"warning[limits.capped]: {one_line(line)}\n")
+            notify(wrap_text(f"warning[limits.capped]: {one_line(line)}\n", "  ", sys.stderr))
         for name in owned.tree.frozen().instructions.cut:
             message = f"{one_line(name)} is too long: agents get its first sections"
-            notify(f"warning[instructions.cut]: {message}\n")
+            notify(wrap_text(f"warning[instructions.cut]: {message}\n", "  ", sys.stderr))
         if detach:
             run_in_background(owned)
             return print_detached(call, owned.tree)
@@ -493,7 +493,7 @@ def render(plan: Plan, result: DryRun, steps: Mapping[str, Node], colour: bool) 
     if result.warnings:
         yield "\n"
     for warning in result.warnings:
-        yield f"{paint('warning', 'yellow', colour)}: {plain(warning)}\n"
+        yield paint("warning", "yellow", colour) + wrap_text(f"warning: {plain(warning)}\n", "  ")[7:]
     if not result.would_run:
         yield f"{paint('It would not run as it is.', 'red', colour)}\n"
     for one in result.prompts or ():
