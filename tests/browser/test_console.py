@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.browser.conftest import COMPLETE, SLOW_SCRIPT, SWEEP_SCRIPT, Console, spent
-from tests.server.conftest import Server, serving
+from tests.server.conftest import Server, ended, serving
 
 pytestmark = pytest.mark.full
 
@@ -39,6 +39,23 @@ def test_the_other_first_runs_end_well_too(browser: Browser, tmp_path: Path, nam
         console = Console(browser, serve())
         console.page.get_by_role("button", name=f"Run {name}, scripted").click()
         expect(console.page.locator(".run-head .status")).to_have_text("completed")
+        console.context.close()
+        assert console.watch.wrong == []
+
+
+def test_questions_are_listed_before_newer_failures(browser: Browser, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    ask = "name: ask\nsteps: [{id: release, approve: 'Publish?'}]\n"
+    (project / "ask.yaml").write_text(ask)
+    (project / "fail.yaml").write_text("name: fail\nsteps: [{id: work, run: ['false']}]\n")
+    for recipe in ("ask.yaml", *["fail.yaml"] * 6):
+        ended(project, tmp_path / "home", "run", recipe, "--yes")
+    with serving(project, tmp_path / "home") as serve:
+        console = Console(browser, serve())
+        needs = console.page.get_by_role("region", name="Needs you")
+        expect(needs.locator("li")).to_have_count(5)
+        expect(needs.locator("li").first).to_contain_text("Publish?")
         console.context.close()
         assert console.watch.wrong == []
 

@@ -41,11 +41,14 @@ function Overview({ data }) {
     </section>`;
 }
 
-/** Open items by recipe, newest first. Failures and pauses can be dismissed in this browser; questions cannot. @param {{needs: any[]}} props */
+/** @param {any} need */
+const isQuestion = (need) => ["approval", "question", "delivery"].includes(need.kind);
+
+/** Questions first, then the rest; each by recipe, newest first. Failures and pauses can be dismissed in this browser; questions cannot. @param {{needs: any[]}} props */
 function Needs({ needs }) {
   const [gone, setGone] = useState(dismissed);
   const [all, setAll] = useState(false);
-  const open = needs.filter((need) => !gone.includes(idOf(need))).sort((a, b) => String(b.since).localeCompare(String(a.since)));
+  const open = needs.filter((need) => !gone.includes(idOf(need))).sort((a, b) => Number(isQuestion(b)) - Number(isQuestion(a)) || String(b.since).localeCompare(String(a.since)));
   const dismiss = (/** @type {any} */ need) => {
     const kept = [...gone, idOf(need)].filter((id) => needs.some((one) => idOf(one) === id));
     setGone(kept);
@@ -56,10 +59,11 @@ function Needs({ needs }) {
     }
   };
   const shown = all ? open : open.slice(0, MOST_NEEDS);
-  const recipes = [...new Set(shown.map((need) => need.recipe))];
+  const groupOf = (/** @type {any} */ need) => `${isQuestion(need)} ${need.recipe}`;
+  const groups = [...new Set(shown.map(groupOf))];
   return html`<section aria-labelledby="needs">
     <div class="section-head"><h2 id="needs">Needs you</h2>${open.length > MOST_NEEDS && html`<button class="as-link more" onClick=${() => setAll(!all)}>${all ? "Show fewer" : `Show all ${open.length}`}</button>`}</div>
-    ${open.length ? html`<ul class="card list">${recipes.map((recipe) => shown.filter((need) => need.recipe === recipe).map((need) => html`<${Need} key=${idOf(need)} need=${need} onDismiss=${() => dismiss(need)} />`))}</ul>`
+    ${open.length ? html`<ul class="card list">${groups.map((group) => shown.filter((need) => groupOf(need) === group).map((need) => html`<${Need} key=${idOf(need)} need=${need} onDismiss=${() => dismiss(need)} />`))}</ul>`
       : html`<p class="card padded quiet">Nothing waits for you.</p>`}
   </section>`;
 }
@@ -79,7 +83,7 @@ function dismissed() {
 /** @param {{need: any, onDismiss: () => void}} props */
 function Need({ need, onDismiss }) {
   const sign = SIGNS[need.kind] || "waiting";
-  const answers = ["approval", "question", "delivery"].includes(need.kind);
+  const answers = isQuestion(need);
   const href = `/runs/${need.run_id}${need.step && !answers ? `?step=${encodeURIComponent(need.step)}` : ""}`;
   return html`<li>
     <span class=${`status tone-${toneOf(sign)}`}><${Sign} status=${sign} /></span>
