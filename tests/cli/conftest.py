@@ -82,7 +82,9 @@ def background(project: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]
     for process in started:
         if process.poll() is None:
             process.kill()
-        process.communicate()
+        process.wait()
+        for pipe in filter(None, (process.stdout, process.stderr)):
+            pipe.close()  # a process that it left may still hold the other end
 
 
 @pytest.fixture
