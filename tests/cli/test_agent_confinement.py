@@ -434,7 +434,7 @@ def test_a_link_in_place_of_what_is_hidden_keeps_an_agent_from_being_started(age
     (project / ".gemini").symlink_to("elsewhere")
     agents.install("gemini", writing("gemini"))
     agents.role("coder", "gemini")
-    error = run(fanfold, agents.recipe(step("coder")))["steps"]["work"]["error"]
+    error = run(fanfold, agents.recipe(step("coder")))["error"]
     assert error["code"] == "agent.brought_link"
     assert "brought = []" in error["hint"]
     assert agents.calls() == []

@@ -222,12 +222,12 @@ def _text_explain(found: ExplainedRun | ExplainedStep, colour: bool) -> Iterator
 
 
 def _with_causes_once(run: ExplainedRun) -> ExplainedRun:
-    """Leave the cause of a failure to the step that failed first."""
-    failed = [one for one in run.steps if one.status in (FAILED, TIMED_OUT)]
-    causes = {one.message.partition(f" {SENTENCES[one.reason]}")[2] for one in failed if not one.blocked_by}
+    """Leave the cause of a failure, the longest that matches, to the step that failed first."""
+    failed = [one for one in run.steps if one.status in (FAILED, TIMED_OUT) and not one.blocked_by]
+    causes = sorted({one.message.partition(f" {SENTENCES[one.reason]}")[2] for one in failed}, key=len)
 
     def shorten(message: str) -> str:
-        return next((message.replace(one, "", 1) for one in causes if one and one in message), message)
+        return next((message.replace(one, "", 1) for one in reversed(causes) if one in message), message)
 
     steps = [
         structs.replace(one, message=shorten(one.message)) if one.blocked_by else one for one in run.steps

@@ -84,8 +84,8 @@ def test_of_programs_that_do_not_work_here(follow: Follow, tmp_path: Path) -> No
         failure = judge(profile, ending)
         assert failure is not None
         assert follow(failure.hint) == ["doctor"]
-    for part in ("shows how to allow bubblewrap", "shows what this machine can confine"):
-        assert follow(filled(f"steps/programs.py: fanfold doctor {part}")) == ["doctor"]
+    refused = filled("steps/programs.py: fanfold doctor shows what this machine can confine")
+    assert follow(refused) == ["doctor"]
 
 
 def test_an_agent_s_program_is_given_more_in_the_file_that_is_really_read(tmp_path: Path) -> None:
