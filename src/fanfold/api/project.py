@@ -64,7 +64,7 @@ class Continuation(Protocol):
     by_workers: bool
     """Whether workers of a cluster drive runs, also those that a user follows."""
 
-    def takes(self, project: Project, root: str) -> bool:
+    def takes(self, project: Project, root: str, /) -> bool:
         """Whether workers drive this run, rather than a process in the folder where it was started."""
         ...
 
