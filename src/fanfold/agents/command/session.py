@@ -66,6 +66,7 @@ from fanfold.agents.entries import (
     redacted,
     since_last_input,
 )
+from fanfold.agents.models.connections import list_price, replace_price
 from fanfold.agents.models.messages import MAX_COMPLAINTS, OUTPUT_TOOL, Contract
 from fanfold.agents.providers import Access
 from fanfold.agents.redaction import Redactor, without_key_parts
@@ -380,8 +381,6 @@ class CommandSession:
         if profile.counts_all:
             before = structs.replace(self._counted, micro_usd=0)
             used = structs.replace(used.beyond(before), micro_usd=used.micro_usd)
-        from fanfold.agents.models.connections import list_price, replace_price
-
         if used.micro_usd is None and self._own_rate is not None:
             return replace_price(used, self._own_rate)
         named = used.micro_usd is None and transcript.model and profile.provider
